@@ -1,0 +1,119 @@
+//! The answer "somebody else has it": who, since when, and one's place in line.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::Owner;
+use crate::label::Label;
+use crate::name::FullName;
+use crate::token::Token;
+
+/// Who holds a lock, as the store sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Holder {
+    /// What the holder wants others to see.
+    pub label: Label,
+    /// The owner.
+    pub owner: Owner,
+    /// The holder's fencing token.
+    pub token: Token,
+    /// How long it has held the lock.
+    pub age: Duration,
+    /// How long until the store would give the lock on without a renewal; `None` where the lock
+    /// lasts as long as its process.
+    pub left: Option<Duration>,
+}
+
+/// Where a request stands: who holds the lock and how many are ahead.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Standing {
+    /// Who holds it; `None` while nobody does (a lock-delay or a quarantine may run).
+    pub holder: Option<Holder>,
+    /// How many requests are ahead in line, if this one stands in a line.
+    pub ahead: Option<u32>,
+    /// When something could change by itself.
+    pub left: Option<Duration>,
+}
+
+/// Not an error: the lock is held by somebody else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Busy {
+    /// The lock that was asked for.
+    pub lock: FullName,
+    /// Who holds it and one's place in line when the wait ended.
+    pub standing: Standing,
+    /// How long this request waited.
+    pub waited: Duration,
+}
+
+/// A duration for people: `350ms`, `4.2s`, `3m12s`, `2h05m`, `3d04h`.
+#[derive(Clone, Copy)]
+pub struct Human(pub Duration);
+
+impl fmt::Display for Human {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = self.0.as_secs();
+        match s {
+            0 => write!(f, "{}ms", self.0.as_millis()),
+            1..10 => write!(f, "{}.{}s", s, self.0.subsec_millis() / 100),
+            10..60 => write!(f, "{s}s"),
+            60..3600 => write!(f, "{}m{:02}s", s / 60, s % 60),
+            3600..86_400 => write!(f, "{}h{:02}m", s / 3600, s % 3600 / 60),
+            _ => write!(f, "{}d{:02}h", s / 86_400, s % 86_400 / 3600),
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} for {} (token {}", self.label, Human(self.age), self.token)?;
+        if let Some(left) = self.left {
+            write!(f, ", {} left", Human(left))?;
+        }
+        write!(f, ", owner {})", self.owner)
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.holder, self.left) {
+            (Some(holder), _) => write!(f, "held by {holder}")?,
+            (None, Some(left)) => write!(f, "free, but not granted for another {}", Human(left))?,
+            (None, None) => f.write_str("not free")?,
+        }
+        match self.ahead {
+            None => Ok(()),
+            Some(0) => f.write_str("; next in line"),
+            Some(n) => write!(f, "; {n} ahead in line"),
+        }
+    }
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock {:?} is busy: {}", self.lock.to_string(), self.standing)?;
+        if !self.waited.is_zero() {
+            write!(f, "; gave up after {}", Human(self.waited))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Busy {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_well() {
+        let h = |ms| Human(Duration::from_millis(ms)).to_string();
+        assert_eq!(h(350), "350ms");
+        assert_eq!(h(4_250), "4.2s");
+        assert_eq!(h(192_000), "3m12s");
+        assert_eq!(h(7_500_000), "2h05m");
+        assert_eq!(h(273_600_000), "3d04h");
+    }
+}

@@ -1,0 +1,222 @@
+//! What a store promises, in code: docs and command print it from here, the laws test it.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::mode::Mode;
+use crate::ttl::Ttl;
+
+/// How far a store's tokens can be trusted to rise.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fence {
+    /// No ordered token: a resource cannot refuse an older holder.
+    Unordered,
+    /// Rising while the store keeps its data; after a loss of data, as long as its clock is right.
+    Clocked,
+    /// Rising always: kept on stable storage before the grant is told.
+    Durable,
+}
+
+impl Fence {
+    /// The word used in URLs (`?require=durable`) and tables.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Fence::Unordered => "unordered",
+            Fence::Clocked => "clocked",
+            Fence::Durable => "durable",
+        }
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+impl std::str::FromStr for Fence {
+    type Err = crate::Error;
+    fn from_str(s: &str) -> Result<Self, crate::Error> {
+        [Fence::Unordered, Fence::Clocked, Fence::Durable]
+            .into_iter()
+            .find(|f| f.word() == s)
+            .ok_or_else(|| {
+                crate::Error::new(crate::Kind::Usage, format!("{s:?} is not a strength of fence"))
+                    .with_hint("one of: unordered, clocked, durable")
+            })
+    }
+}
+
+/// Which driver runs the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// Atomic moves on a leased record.
+    Lease,
+    /// An ordered line of entries.
+    Line,
+    /// A lock tied to a connection or descriptor.
+    Session,
+    /// A majority of independent nodes.
+    Quorum,
+}
+
+/// What ends a silent holder's lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Expiry {
+    /// Its TTL passes.
+    Ttl,
+    /// Its process or connection ends; a stopped process keeps it.
+    WithProcess,
+}
+
+/// Whether locks live through an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Survives {
+    /// Held locks stay held, free ones stay free.
+    Yes,
+    /// They end; nobody holds one twice.
+    Ends,
+    /// Two holders are possible for up to a TTL; only the fence keeps the resource safe.
+    TwoHolders,
+    /// The event cannot happen to this store.
+    NotApplicable,
+}
+
+/// In which order waiters are served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// First come, first served.
+    Fifo,
+    /// Nobody is passed more than a bounded number of times.
+    Bounded,
+    /// Whoever asks at the right moment.
+    None,
+}
+
+/// How far re-entry by the same owner reaches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reentry {
+    /// Any process that was given the owner.
+    Anywhere,
+    /// The client that holds the lock.
+    Client,
+    /// Not at all.
+    None,
+}
+
+/// How a waiter learns that it is its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WakeUp {
+    /// It is told.
+    Push,
+    /// It asks again.
+    Poll,
+}
+
+/// What a store promises. Every line is a claim that the conformance laws check.
+#[derive(Clone, Debug, Serialize)]
+pub struct Capability {
+    /// The store and algorithm, as the table calls it: `sqlite`, `redis (plain)`.
+    pub store: &'static str,
+    /// The form of its URL.
+    pub url: &'static str,
+    /// Who excludes whom: `threads of one process`, `processes of one host`.
+    pub scope: &'static str,
+    /// Which driver runs it.
+    pub family: Family,
+    /// How far its tokens can be trusted.
+    pub fence: Fence,
+    /// What ends a silent holder's lock.
+    pub expiry: Expiry,
+    /// The shortest TTL it serves.
+    pub ttl_min: Duration,
+    /// The longest TTL it serves.
+    pub ttl_max: Duration,
+    /// TTLs are rounded up to a multiple of this.
+    pub ttl_step: Duration,
+    /// Locks and a restart of the store (of the machine, for a store that is files).
+    pub restart: Survives,
+    /// Locks and a failover.
+    pub failover: Survives,
+    /// Locks and a network cut.
+    pub partition: Survives,
+    /// In which order waiters are served.
+    pub order: Order,
+    /// How far re-entry reaches.
+    pub reentry: Reentry,
+    /// Whether shared holds are served.
+    pub shared: bool,
+    /// Whether permits are served.
+    pub permits: bool,
+    /// Whether a hold can be detached and taken up by another process.
+    pub detach: bool,
+    /// Whether an operator can take a lock away.
+    pub force: bool,
+    /// Whether a lock-delay after an expiry is kept.
+    pub lock_delay: bool,
+    /// How a waiter learns of its turn.
+    pub wake: WakeUp,
+    /// How much of a TTL, in percent, a guard gives up for clocks that run at different rates.
+    pub drift_percent: u8,
+    /// What a guard gives up besides, for the coarseness of the store's clock.
+    pub drift_floor: Duration,
+    /// What else one must know, a sentence each.
+    pub notes: &'static [&'static str],
+}
+
+impl Capability {
+    /// The TTL this store grants for a wish: raised to its minimum, rounded up to its step.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`](crate::Kind::Usage) above its maximum.
+    pub fn grantable(&self, wish: Ttl) -> Result<Duration, crate::Error> {
+        let step = self.ttl_step.as_nanos().max(1);
+        let wish = wish.get().max(self.ttl_min).as_nanos();
+        let nanos = wish.div_ceil(step) * step;
+        let ttl = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        if ttl > self.ttl_max {
+            return Err(crate::Error::new(
+                crate::Kind::Usage,
+                format!("{} serves no TTL of {ttl:?}", self.store),
+            )
+            .with_hint(format!("its longest is {:?}", self.ttl_max)));
+        }
+        Ok(ttl)
+    }
+
+    /// What a guard gives up of a lease of this length, so that it ends before the store's does.
+    #[must_use]
+    pub fn margin(&self, ttl: Duration) -> Duration {
+        ttl / 100 * u32::from(self.drift_percent) + self.drift_floor
+    }
+
+    /// Refuses a mode this store does not serve.
+    ///
+    /// # Errors
+    /// [`Kind::Unsupported`](crate::Kind::Unsupported).
+    pub fn allows(&self, mode: Mode) -> Result<(), crate::Error> {
+        let served = match mode {
+            Mode::Exclusive => true,
+            Mode::Shared => self.shared,
+            Mode::Permit(_) => self.permits,
+        };
+        if served {
+            return Ok(());
+        }
+        Err(crate::Error::new(
+            crate::Kind::Unsupported,
+            format!("{} does not serve {mode} locks", self.store),
+        )
+        .with_hint("`distlock check` lists what this store serves"))
+    }
+}

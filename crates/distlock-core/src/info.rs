@@ -1,0 +1,91 @@
+//! What an operator sees: who holds what, since when, and who waits.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::busy::{Holder, Human};
+use crate::ids::{Owner, ReqId};
+use crate::label::Label;
+use crate::mode::Mode;
+use crate::name::{FullName, Name, Namespace};
+
+/// Which locks to list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Query {
+    /// One lock.
+    Name(FullName),
+    /// A page of those whose name starts with a prefix, in order of name.
+    Prefix {
+        /// The namespace to look in.
+        space: Namespace,
+        /// What the names start with; empty for all.
+        prefix: String,
+        /// Only names after this one.
+        after: Option<Name>,
+        /// At most this many.
+        limit: usize,
+    },
+}
+
+/// A hold, as an operator sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HoldInfo {
+    /// The request that holds.
+    pub req: ReqId,
+    /// Who, since when, until when.
+    #[serde(flatten)]
+    pub holder: Holder,
+    /// How.
+    pub mode: Mode,
+    /// Released already, kept by its `min_hold`.
+    pub lingering: bool,
+    /// Taken away by an operator, ends with its lease.
+    pub revoked: bool,
+}
+
+/// A waiter, as an operator sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WaiterInfo {
+    /// The request that waits.
+    pub req: ReqId,
+    /// Who.
+    pub owner: Owner,
+    /// What it wants others to see.
+    pub label: Label,
+    /// How it wants to hold.
+    pub mode: Mode,
+    /// How long it has waited.
+    pub waited: Duration,
+}
+
+/// A lock, as an operator sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LockInfo {
+    /// Which.
+    pub lock: FullName,
+    /// Who holds it. Empty when it is only waited for.
+    pub holds: Vec<HoldInfo>,
+    /// Who waits, first in line first.
+    pub waiters: Vec<WaiterInfo>,
+}
+
+impl fmt::Display for LockInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.lock)?;
+        match self.holds.first() {
+            Some(hold) => write!(f, " held by {}", hold.holder)?,
+            None => f.write_str(" free")?,
+        }
+        if self.holds.len() > 1 {
+            write!(f, " and {} more", self.holds.len() - 1)?;
+        }
+        match self.waiters.as_slice() {
+            [] => Ok(()),
+            [first, ..] => {
+                write!(f, "; {} waiting, the first for {}", self.waiters.len(), Human(first.waited))
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What a store of the session family must offer: a lock tied to a connection or descriptor.
+
+use std::future::Future;
+
+use crate::busy::Standing;
+use crate::capability::Capability;
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::info::{LockInfo, Query};
+use crate::lease::Ears;
+use crate::lost::Why;
+use crate::name::FullName;
+use crate::seam::{Ask, Force, Forced, Watcher};
+use crate::token::{Token, TokenRange};
+
+/// The answer to a lock call of a session store.
+pub enum Locked<C> {
+    /// Held through this connection.
+    Held {
+        /// Dropping it frees the lock.
+        conn: C,
+        /// Its tokens.
+        tokens: TokenRange,
+        /// How many wait behind it.
+        waiters: u32,
+    },
+    /// Patience ran out; nothing is left behind.
+    Busy(Standing),
+}
+
+/// Whether a connection still holds its lock.
+#[derive(Clone, Debug)]
+pub enum Alive {
+    /// It does.
+    Yes {
+        /// How many wait behind it.
+        waiters: u32,
+    },
+    /// It does not.
+    No(Why),
+    /// No answer.
+    Unknown(Error),
+}
+
+/// A store where the server or the kernel ties a lock to a connection or descriptor.
+///
+/// For authors of stores; users never see it. [`Pinned`](crate::pinned::Pinned) turns it into a
+/// [`Backend`](crate::seam::Backend): holds by request id, re-entry, bounded calls.
+///
+/// # Contract
+/// * Dropping a `Conn` frees its lock, at once or as soon as the other side notices.
+/// * The future of `lock` may be dropped at any await: then nothing is held and nothing waits.
+/// * The token is stored before it is told, and outlives the connection.
+/// * An owner never meets itself here: re-entry is the driver's affair.
+pub trait SessionStore: Send + Sync + 'static {
+    /// What a held lock is tied to.
+    type Conn: Send + 'static;
+
+    /// What this store promises.
+    fn capability(&self) -> &Capability;
+
+    /// Which very store this is, fit to print.
+    fn site(&self) -> &str;
+
+    /// The clock deadlines are counted on.
+    fn clock(&self) -> &Clock;
+
+    /// Asks for a lock and waits as long as the ask's patience, telling `seen` where it stands.
+    fn lock(
+        &self,
+        ask: &Ask,
+        seen: Watcher<'_>,
+    ) -> impl Future<Output = Result<Locked<Self::Conn>, Error>> + Send;
+
+    /// Looks whether the lock is still held.
+    fn alive(&self, conn: &mut Self::Conn) -> impl Future<Output = Alive> + Send;
+
+    /// Gives the lock back in order; an error leaves it to the drop of the connection.
+    fn unlock(&self, conn: Self::Conn) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Lists locks.
+    fn inspect(&self, query: &Query) -> impl Future<Output = Result<Vec<LockInfo>, Error>> + Send;
+
+    /// Takes a lock away.
+    fn force(
+        &self,
+        lock: &FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> impl Future<Output = Result<Forced, Error>> + Send;
+
+    /// Told once, before any other call: where news goes.
+    fn listen(&self, ears: Ears);
+
+    /// Ends connections and threads.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}

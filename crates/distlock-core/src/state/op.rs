@@ -1,0 +1,229 @@
+//! What can be asked of a lock, and what it answers.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::busy::Holder;
+use crate::ids::{Owner, ReqId};
+use crate::label::Label;
+use crate::lost::Why;
+use crate::mode::Mode;
+use crate::seam::{Ask, Force};
+use crate::token::Token;
+
+/// What a request wants. Durations only: the store's clock alone counts.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Claim {
+    /// Which request.
+    pub req: ReqId,
+    /// Who asks.
+    pub owner: Owner,
+    /// How it wants to hold.
+    pub mode: Mode,
+    /// For how long without a renewal.
+    pub ttl: Duration,
+    /// A release before this age takes effect only then.
+    pub min_hold: Duration,
+    /// What follows an expiry.
+    pub lock_delay: Duration,
+    /// What others see.
+    pub label: Label,
+    /// How many tokens it wants.
+    pub block: NonZeroU32,
+    /// Where it can be told that it is its turn; the store's affair.
+    pub via: String,
+}
+
+impl Claim {
+    /// The claim of an ask, reachable through `via`.
+    #[must_use]
+    pub fn of(ask: &Ask, via: impl Into<String>) -> Self {
+        Self {
+            req: ask.req,
+            owner: ask.owner.clone(),
+            mode: ask.mode,
+            ttl: ask.ttl,
+            min_hold: ask.min_hold,
+            lock_delay: ask.lock_delay,
+            label: ask.label.clone(),
+            block: ask.block,
+            via: via.into(),
+        }
+    }
+}
+
+/// An operation on a lock. Each is idempotent by its request id.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// Asks, asks again, confirms a promotion, or polls: one operation for all of them. With `wait`
+    /// the request stands in line and is dropped if not heard of for that long.
+    Acquire {
+        /// What is wanted.
+        claim: Claim,
+        /// How long it may be silent in line; `None` does not stand in line.
+        wait: Option<Duration>,
+    },
+    /// Says that a waiter is alive. Unlike an acquire it never puts a request in line, so that one
+    /// that was overtaken by a cancel cannot bring it back.
+    Heartbeat {
+        /// Which waiter.
+        req: ReqId,
+        /// How long it may be silent from now on.
+        wait: Duration,
+    },
+    /// Extends a hold that still lives. Never brings back one that has ended.
+    Renew {
+        /// Which hold.
+        req: ReqId,
+        /// For how long from now.
+        ttl: Duration,
+    },
+    /// Gives a hold back.
+    Release {
+        /// Which hold.
+        req: ReqId,
+    },
+    /// Undoes a request, whatever became of it, and keeps it from coming back.
+    Cancel {
+        /// Which request.
+        req: ReqId,
+    },
+    /// Takes the lock away from its holders; with a token only if it is one of theirs.
+    Force {
+        /// One of the holder's tokens.
+        token: Option<Token>,
+        /// At once, or with the end of the lease.
+        how: Force,
+    },
+    /// Takes a promotion back because its waiter could not be told.
+    Withdraw {
+        /// Which promoted request.
+        req: ReqId,
+        /// Its process is gone for certain: drop it. Otherwise it keeps its place, passed over
+        /// until it is heard of again.
+        gone: bool,
+    },
+    /// Nothing but what time brings: expiries and the promotions they allow.
+    Settle,
+}
+
+/// How long something lasts and what is in the way.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Left {
+    /// Who holds it.
+    pub holder: Option<Holder>,
+    /// When something could change by itself.
+    pub left: Option<Duration>,
+}
+
+/// Why a request can never be granted as it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The lock is in use with another number of permits.
+    PermitsDiffer(NonZeroU32),
+    /// The same owner holds it in another mode, and would wait for itself.
+    ModeDiffers(Mode),
+}
+
+/// The answer to an operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// Held.
+    Granted {
+        /// The fencing token.
+        token: Token,
+        /// How many tokens from there on.
+        block: NonZeroU32,
+        /// What is left of the lease: less than the TTL when this is a replay.
+        remaining: Duration,
+        /// How many wait.
+        waiters: u32,
+        /// The lowest token alive: what a resource shared by permits compares with.
+        floor: Token,
+    },
+    /// In line.
+    Waiting {
+        /// How many are ahead.
+        ahead: u32,
+        /// Who holds it and when something could change.
+        why: Left,
+    },
+    /// Not granted, and not in line.
+    Busy {
+        /// How many stand in line.
+        ahead: u32,
+        /// Who holds it and when something could change.
+        why: Left,
+    },
+    /// Can never be granted as it stands.
+    Refused(Refusal),
+    /// This request was ended before, and stays so.
+    Spent(super::End),
+    /// Where the waiter is.
+    Pulse(Pulse),
+    /// Renewed.
+    Renewed {
+        /// What is left of the lease.
+        remaining: Duration,
+        /// How many wait.
+        waiters: u32,
+    },
+    /// Not held (any more).
+    Lost(Why),
+    /// Given back.
+    Released,
+    /// Undone.
+    Cancelled,
+    /// Taken away.
+    Forced,
+    /// Nobody holds it, or not with that token.
+    NoMatch,
+    /// Time was allowed to do its work.
+    Settled,
+}
+
+/// What a heartbeat found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pulse {
+    /// Still in line.
+    Queued {
+        /// How many are ahead.
+        ahead: u32,
+        /// When something could change by itself.
+        left: Option<Duration>,
+    },
+    /// Promoted: ask again to confirm.
+    Turn,
+    /// Not known: ask again to join anew.
+    Unknown,
+}
+
+/// Whom to tell what, after the state has been stored.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Effects {
+    /// Promoted: `(request, via)`.
+    pub turns: Vec<(ReqId, String)>,
+    /// Holders who are now waited for, and were not before.
+    pub contended: Vec<(ReqId, String)>,
+    /// Holders who were taken their lock.
+    pub revoked: Vec<(ReqId, String)>,
+}
+
+impl Effects {
+    /// Whether there is nobody to tell.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.turns.is_empty() && self.contended.is_empty() && self.revoked.is_empty()
+    }
+}
+
+/// The result of one step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// The answer.
+    pub reply: Reply,
+    /// Whom to tell.
+    pub effects: Effects,
+}

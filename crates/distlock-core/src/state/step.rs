@@ -1,0 +1,420 @@
+//! The rules, in the order in which every operation meets them:
+//!
+//! 1. what has ended is dropped: holds, waiters not heard of, memories of spent requests;
+//! 2. the asking waiter, if it is in line, is heard of;
+//! 3. the head of the line is promoted while it is compatible with every holder;
+//! 4. then the operation itself.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::{
+    Claim, Effects, End, Hold, Left, LockState, Micros, Now, Op, Phase, Pulse, Refusal, Reply,
+    Rules, Spent, Step, Waiter,
+};
+use crate::busy::Holder;
+use crate::ids::ReqId;
+use crate::lost::Why;
+use crate::mode::Mode;
+use crate::seam::Force;
+use crate::token::{Token, TokenRange};
+
+impl LockState {
+    /// Applies one operation at one moment. Total, deterministic, and without side effects beyond
+    /// `self`: whoever stores the state delivers the effects afterwards.
+    pub fn step(&mut self, op: &Op, now: Now, rules: &Rules) -> Step {
+        let mut effects = Effects::default();
+        self.drop_ended(now.lease);
+        self.hear(op, now.lease);
+        self.promote(now, rules, &mut effects);
+        let reply = match op {
+            Op::Acquire { claim, wait } => self.acquire(claim, *wait, now, rules, &mut effects),
+            Op::Heartbeat { req, .. } => Reply::Pulse(self.pulse(req, now.lease)),
+            Op::Renew { req, ttl } => self.renew(req, *ttl, now.lease),
+            Op::Release { req } => self.release(req, now, rules, &mut effects),
+            Op::Cancel { req } => self.cancel(req, now, rules, &mut effects),
+            Op::Force { token, how } => self.force(*token, *how, now, rules, &mut effects),
+            Op::Withdraw { req, gone } => self.withdraw(req, *gone, now, rules, &mut effects),
+            Op::Settle => Reply::Settled,
+        };
+        Step { reply, effects }
+    }
+
+    fn drop_ended(&mut self, now: Micros) {
+        let mut delay_until = self.delay_until;
+        self.holds.retain(|h| {
+            let alive = h.expires > now;
+            // Only a holder that may still believe in its hold is a reason to wait on.
+            if !alive
+                && matches!(h.phase, Phase::Held | Phase::Revoked)
+                && !h.claim.lock_delay.is_zero()
+            {
+                delay_until = delay_until.max(h.expires.plus(h.claim.lock_delay));
+            }
+            alive
+        });
+        self.delay_until = delay_until;
+        self.queue.retain(|w| w.deadline > now);
+        self.spent.retain(|s| s.until > now);
+    }
+
+    fn hear(&mut self, op: &Op, now: Micros) {
+        let (req, wait) = match op {
+            Op::Acquire { claim, wait: Some(wait) } => (&claim.req, wait),
+            Op::Heartbeat { req, wait } => (req, wait),
+            _ => return,
+        };
+        if let Some(w) = self.queue.iter_mut().find(|w| w.claim.req == *req) {
+            w.deadline = w.deadline.max(now.plus(*wait));
+            w.deaf = false;
+        }
+    }
+
+    /// Grants the head while it fits, as a claim that its waiter must confirm. A waiter whose owner
+    /// holds the lock already is let in whatever its place, because the holder may be waiting for
+    /// it.
+    fn promote(&mut self, now: Now, rules: &Rules, effects: &mut Effects) {
+        while let Some(i) = self.next_up(now.lease) {
+            let Some(waiter) = self.queue.remove(i) else { break };
+            let until = now.lease.plus(rules.claim.min(waiter.claim.ttl));
+            effects.turns.push((waiter.claim.req, waiter.claim.via.clone()));
+            let phase = Phase::Claimed { since: waiter.since, deadline: waiter.deadline };
+            self.grant(waiter.claim, phase, until, now, rules);
+        }
+    }
+
+    fn next_up(&self, now: Micros) -> Option<usize> {
+        let again = self.queue.iter().position(|w| !w.deaf && self.joins(&w.claim).is_some());
+        again.or_else(|| {
+            let head = self.queue.iter().position(|w| !w.deaf)?;
+            (now >= self.delay_until && self.fits(self.queue[head].claim.mode)).then_some(head)
+        })
+    }
+
+    /// The hold that lets this claim in as a re-entry.
+    fn joins(&self, claim: &Claim) -> Option<&Hold> {
+        let same = |h: &&Hold| h.claim.owner == claim.owner && h.claim.mode == claim.mode;
+        self.holds.iter().filter(|h| h.phase == Phase::Held).find(same)
+    }
+
+    fn fits(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Exclusive => self.holds.is_empty(),
+            Mode::Shared => self.holds.iter().all(|h| h.claim.mode == Mode::Shared),
+            Mode::Permit(n) => {
+                let mut tokens: Vec<u64> = self.holds.iter().map(|h| h.token).collect();
+                tokens.sort_unstable();
+                tokens.dedup();
+                self.holds.iter().all(|h| h.claim.mode == mode) && tokens.len() < n.get() as usize
+            }
+        }
+    }
+
+    fn grant(&mut self, claim: Claim, phase: Phase, until: Micros, now: Now, rules: &Rules) {
+        let (token, block) = match self.joins(&claim) {
+            Some(h) => (h.token, h.block),
+            None => self.next_tokens(claim.block, now.wall, rules),
+        };
+        self.holds.push(Hold { claim, token, block, expires: until, granted: now.lease, phase });
+    }
+
+    /// The wall's time or one more than ever given out, whichever is higher: rising whatever the
+    /// wall does while this state is kept, and rising past a loss of it while the wall is right.
+    /// A block is cut rather than let `hi` run ahead of the wall.
+    fn next_tokens(&mut self, wish: NonZeroU32, wall: Micros, rules: &Rules) -> (u64, u32) {
+        let token = (self.hi + 1).max(wall.0).min(Token::MAX.get());
+        let room = wall.plus(rules.ahead).0.saturating_sub(token).max(1);
+        let block = u64::from(wish.get()).min(room);
+        self.hi = token + block - 1;
+        (token, u32::try_from(block).unwrap_or(1))
+    }
+
+    fn acquire(
+        &mut self,
+        claim: &Claim,
+        wait: Option<Duration>,
+        now: Now,
+        rules: &Rules,
+        effects: &mut Effects,
+    ) -> Reply {
+        if let Some(spent) = self.spent.iter().find(|s| s.req == claim.req) {
+            return Reply::Spent(spent.end);
+        }
+        if let Some(i) = self.hold_of(&claim.req) {
+            return self.again(i, claim, now, rules, effects);
+        }
+        if let Some(refusal) = self.refusal(claim) {
+            return Reply::Refused(refusal);
+        }
+        let nobody_ahead = self.queue.iter().all(|w| w.deaf);
+        let free = now.lease >= self.delay_until && nobody_ahead && self.fits(claim.mode);
+        if free || self.joins(claim).is_some() {
+            self.queue.retain(|w| w.claim.req != claim.req);
+            self.grant(claim.clone(), Phase::Held, now.lease.plus(claim.ttl), now, rules);
+            return self.granted(self.holds.len() - 1, now.lease);
+        }
+        let Some(wait) = wait else {
+            self.queue.retain(|w| w.claim.req != claim.req);
+            let ahead = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+            return Reply::Busy { ahead, why: self.left(claim.mode, now.lease) };
+        };
+        if !self.queue.iter().any(|w| w.claim.req == claim.req) {
+            if self.queue.is_empty() {
+                effects.contended.extend(self.holds.iter().map(Hold::address));
+            }
+            let last = self.queue.back().map_or(Micros(0), |w| Micros(w.since.0 + 1));
+            self.queue.push_back(Waiter {
+                claim: claim.clone(),
+                since: now.lease.max(last),
+                deadline: now.lease.plus(wait),
+                deaf: false,
+            });
+        }
+        Reply::Waiting { ahead: self.ahead(&claim.req), why: self.left(claim.mode, now.lease) }
+    }
+
+    /// The same request once more: a replay, or the confirmation of a promotion.
+    fn again(
+        &mut self,
+        i: usize,
+        claim: &Claim,
+        now: Now,
+        rules: &Rules,
+        effects: &mut Effects,
+    ) -> Reply {
+        let hold = &mut self.holds[i];
+        match hold.phase {
+            Phase::Held => {}
+            Phase::Lingering => return Reply::Spent(End::Released),
+            Phase::Revoked => return Reply::Spent(End::Cancelled),
+            Phase::Claimed { .. } => {
+                hold.phase = Phase::Held;
+                hold.granted = now.lease;
+                hold.expires = now.lease.plus(claim.ttl);
+                // Others of the same owner may enter now that it is held for certain.
+                self.promote(now, rules, effects);
+            }
+        }
+        self.granted(i, now.lease)
+    }
+
+    fn refusal(&self, claim: &Claim) -> Option<Refusal> {
+        let mut modes =
+            self.holds.iter().map(|h| h.claim.mode).chain(self.queue.iter().map(|w| w.claim.mode));
+        if let Mode::Permit(n) = claim.mode {
+            let other = modes.find_map(|m| match m {
+                Mode::Permit(other) if other != n => Some(other),
+                _ => None,
+            });
+            if let Some(other) = other {
+                return Some(Refusal::PermitsDiffer(other));
+            }
+        }
+        let mine = |h: &&Hold| h.claim.owner == claim.owner && h.phase == Phase::Held;
+        let mine = self.holds.iter().find(mine)?.claim.mode;
+        (mine != claim.mode).then_some(Refusal::ModeDiffers(mine))
+    }
+
+    fn pulse(&self, req: &ReqId, now: Micros) -> Pulse {
+        if let Some(w) = self.queue.iter().find(|w| w.claim.req == *req) {
+            let left = self.left(w.claim.mode, now).left;
+            return Pulse::Queued { ahead: self.ahead(req), left };
+        }
+        match self.hold_of(req).map(|i| self.holds[i].phase) {
+            Some(Phase::Claimed { .. } | Phase::Held) => Pulse::Turn,
+            _ => Pulse::Unknown,
+        }
+    }
+
+    fn renew(&mut self, req: &ReqId, ttl: Duration, now: Micros) -> Reply {
+        let waiters = self.waiters();
+        let Some(i) = self.hold_of(req) else { return Reply::Lost(Why::Gone) };
+        let hold = &mut self.holds[i];
+        match hold.phase {
+            Phase::Held => {
+                hold.expires = hold.expires.max(now.plus(ttl));
+                Reply::Renewed { remaining: hold.expires.since(now), waiters }
+            }
+            Phase::Revoked => Reply::Lost(Why::Revoked),
+            Phase::Claimed { .. } | Phase::Lingering => Reply::Lost(Why::Gone),
+        }
+    }
+
+    fn release(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) -> Reply {
+        let Some(i) = self.hold_of(req) else {
+            self.queue.retain(|w| w.claim.req != *req);
+            let released = |s: &Spent| s.req == *req && s.end == End::Released;
+            return match self.spent.iter().any(released) {
+                true => Reply::Released,
+                false => Reply::Lost(Why::Gone),
+            };
+        };
+        let hold = &mut self.holds[i];
+        let reply = match hold.phase {
+            Phase::Lingering => return Reply::Released,
+            Phase::Held if hold.min_until() > now.lease => {
+                hold.phase = Phase::Lingering;
+                hold.expires = hold.min_until();
+                return Reply::Released;
+            }
+            Phase::Held | Phase::Claimed { .. } => Reply::Released,
+            Phase::Revoked => Reply::Lost(Why::Revoked),
+        };
+        self.holds.remove(i);
+        self.spend(*req, End::Released, now.lease, rules);
+        self.promote(now, rules, effects);
+        reply
+    }
+
+    fn cancel(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) -> Reply {
+        self.queue.retain(|w| w.claim.req != *req);
+        self.holds.retain(|h| h.claim.req != *req || h.phase == Phase::Lingering);
+        self.spend(*req, End::Cancelled, now.lease, rules);
+        self.promote(now, rules, effects);
+        Reply::Cancelled
+    }
+
+    fn force(
+        &mut self,
+        token: Option<Token>,
+        how: Force,
+        now: Now,
+        rules: &Rules,
+        effects: &mut Effects,
+    ) -> Reply {
+        let meant = |h: &Hold| match (token, Token::new(h.token), NonZeroU32::new(h.block)) {
+            (None, ..) => true,
+            (Some(t), Ok(first), Some(len)) => {
+                TokenRange::new(first, len).is_ok_and(|range| range.contains(t))
+            }
+            _ => false,
+        };
+        let mut taken = Vec::new();
+        for hold in self.holds.iter_mut().filter(|h| meant(h)) {
+            taken.push(hold.claim.req);
+            effects.revoked.push(hold.address());
+            // Nobody believes in a claim or in a hold that was released: those end at once.
+            let believed = matches!(hold.phase, Phase::Held | Phase::Revoked);
+            match how {
+                Force::Revoke if believed => hold.phase = Phase::Revoked,
+                _ => hold.expires = now.lease,
+            }
+        }
+        if taken.is_empty() {
+            return Reply::NoMatch;
+        }
+        self.holds.retain(|h| h.expires > now.lease);
+        if how == Force::Now {
+            for req in taken {
+                self.spend(req, End::Cancelled, now.lease, rules);
+            }
+        }
+        self.promote(now, rules, effects);
+        Reply::Forced
+    }
+
+    fn withdraw(
+        &mut self,
+        req: &ReqId,
+        gone: bool,
+        now: Now,
+        rules: &Rules,
+        effects: &mut Effects,
+    ) -> Reply {
+        self.queue.retain(|w| !(gone && w.claim.req == *req));
+        if let Some(i) = self.hold_of(req)
+            && let Phase::Claimed { since, deadline } = self.holds[i].phase
+        {
+            let claim = self.holds.remove(i).claim;
+            if !gone {
+                let place = self.queue.partition_point(|w| w.since < since);
+                self.queue.insert(place, Waiter { claim, since, deadline, deaf: true });
+            }
+            self.promote(now, rules, effects);
+        }
+        Reply::Settled
+    }
+
+    fn spend(&mut self, req: ReqId, end: End, now: Micros, rules: &Rules) {
+        self.spent.retain(|s| s.req != req);
+        let cap = match end {
+            End::Released => rules.released_cap,
+            End::Cancelled => rules.cancelled_cap,
+        };
+        let alike = self.spent.iter().filter(|s| s.end == end).count();
+        let mut surplus = (alike + 1).saturating_sub(cap);
+        self.spent.retain(|s| {
+            let drop = surplus > 0 && s.end == end;
+            surplus -= usize::from(drop);
+            !drop
+        });
+        if cap > 0 {
+            self.spent.push_back(Spent { req, end, until: now.plus(rules.tombstone) });
+        }
+    }
+
+    fn granted(&self, i: usize, now: Micros) -> Reply {
+        let hold = &self.holds[i];
+        let floor = self.holds.iter().map(|h| h.token).min().unwrap_or(hold.token);
+        let token = |t: u64| Token::new(t).unwrap_or(Token::MAX);
+        Reply::Granted {
+            token: token(hold.token),
+            block: NonZeroU32::new(hold.block).unwrap_or(NonZeroU32::MIN),
+            remaining: hold.expires.since(now),
+            waiters: self.waiters(),
+            floor: token(floor),
+        }
+    }
+
+    fn hold_of(&self, req: &ReqId) -> Option<usize> {
+        self.holds.iter().position(|h| h.claim.req == *req)
+    }
+
+    fn waiters(&self) -> u32 {
+        u32::try_from(self.queue.len()).unwrap_or(u32::MAX)
+    }
+
+    fn ahead(&self, req: &ReqId) -> u32 {
+        let place = self.queue.iter().position(|w| w.claim.req == *req);
+        u32::try_from(place.unwrap_or(self.queue.len())).unwrap_or(u32::MAX)
+    }
+
+    /// Who is in the way, and when time alone could change that.
+    fn left(&self, mode: Mode, now: Micros) -> Left {
+        let ends = self.holds.iter().map(|h| h.expires);
+        let end = match mode {
+            Mode::Permit(_) => ends.min(),
+            Mode::Exclusive | Mode::Shared => ends.max(),
+        };
+        let end = end.into_iter().chain((self.delay_until > now).then_some(self.delay_until)).max();
+        Left { holder: self.holder(now), left: end.map(|e| e.since(now)) }
+    }
+
+    /// The holder to name to others: the longest-standing hold.
+    fn holder(&self, now: Micros) -> Option<Holder> {
+        let hold = self.holds.first()?;
+        Some(hold.seen_by_others(now))
+    }
+}
+
+impl Hold {
+    fn address(&self) -> (ReqId, String) {
+        (self.claim.req, self.claim.via.clone())
+    }
+
+    /// A release before this takes effect only then.
+    fn min_until(&self) -> Micros {
+        self.granted.plus(self.claim.min_hold)
+    }
+
+    /// This hold as others see it.
+    pub(super) fn seen_by_others(&self, now: Micros) -> Holder {
+        Holder {
+            label: self.claim.label.clone(),
+            owner: self.claim.owner.clone(),
+            token: Token::new(self.token).unwrap_or(Token::MAX),
+            age: now.since(self.granted),
+            left: Some(self.expires.since(now)),
+        }
+    }
+}
