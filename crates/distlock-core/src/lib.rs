@@ -2,7 +2,8 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | [`name`], [`ids`], [`token`], [`ttl`], [`mode`], [`label`], [`ticket`] | the words: values that can only be valid |
+//! | [`Locks`], [`Lock`], [`Guard`], [`Held`], [`blocking`] | what users hold |
+//! | [`name`], [`ids`], [`token`], [`ttl`], [`mode`], [`label`], [`ticket`], [`url`] | the words: values that can only be valid |
 //! | [`error`], [`busy`], [`lost`], [`info`] | what can be answered |
 //! | [`state`] | the pure specification of a lock |
 //! | [`seam`], [`capability`] | what everything above sees of a store |
@@ -15,36 +16,57 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("distlock runs on Linux: its deadlines need CLOCK_BOOTTIME and timerfd");
 
+pub mod blocking;
 pub mod busy;
 pub mod capability;
+mod client;
 pub mod clock;
 pub mod engine;
 pub mod error;
+mod guard;
+mod hold;
 pub mod ids;
 pub mod info;
+mod keeper;
 pub mod label;
 pub mod lease;
+pub mod leased;
+mod lock;
+mod locks;
 pub mod lost;
+pub mod memory;
 pub mod mode;
 pub mod name;
+mod observe;
+pub mod pinned;
+mod reaper;
 pub mod seam;
 pub mod session;
 pub mod state;
+pub mod store;
 pub mod ticket;
+mod timer;
 pub mod token;
 pub mod ttl;
+pub mod url;
+mod waiting;
 
 pub use busy::{Busy, Holder, Human, Standing};
 pub use capability::{Capability, Fence};
 pub use clock::{BootInstant, Clock};
 pub use error::{Error, Kind, Outcome};
+pub use guard::Guard;
+pub use hold::Held;
 pub use ids::{Owner, ReqId};
 pub use info::{HoldInfo, LockInfo, WaiterInfo};
 pub use label::Label;
+pub use lock::Lock;
+pub use locks::{Locks, Options};
 pub use lost::{Lost, Why};
 pub use mode::Mode;
 pub use name::{FullName, Name, Namespace};
 pub use seam::{Force, Forced, Released};
+pub use store::Store;
 pub use ticket::Ticket;
 pub use token::{Token, TokenRange};
 pub use ttl::{Patience, Ttl};

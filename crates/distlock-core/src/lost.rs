@@ -21,6 +21,8 @@ pub enum Why {
     Revoked,
     /// The connection or session it was tied to ended.
     Disconnected,
+    /// It is still held, but for less time than was asked for. Does not latch.
+    TooShort,
     /// It was held as long as its `max_hold` allows.
     MaxHold,
     /// The client was closed.
@@ -38,6 +40,7 @@ impl Why {
             Why::Gone => "gone",
             Why::Revoked => "revoked",
             Why::Disconnected => "disconnected",
+            Why::TooShort => "too-short",
             Why::MaxHold => "max-hold",
             Why::Closed => "closed",
             Why::Forked => "forked",
@@ -50,6 +53,7 @@ impl Why {
             Why::Gone => "the store does not know this hold any more",
             Why::Revoked => "an operator took it away",
             Why::Disconnected => "the connection it was tied to ended",
+            Why::TooShort => "less of its lease is left than was asked for",
             Why::MaxHold => "it was held as long as max_hold allows",
             Why::Closed => "its client was closed",
             Why::Forked => "this process is a forked copy of its holder",

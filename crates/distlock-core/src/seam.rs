@@ -200,8 +200,13 @@ pub trait Backend: Send + Sync + 'static {
     /// The clock that deadlines of this store are counted on.
     fn clock(&self) -> &Clock;
 
-    /// Asks for a lock and waits as long as the ask's patience.
-    fn acquire<'a>(&'a self, ask: &'a Ask, seen: Watcher<'a>) -> Fut<'a, Result<Attempt, Error>>;
+    /// Asks for a lock and waits as long as the ask's patience. With `seen`, tells where the
+    /// request stands whenever that changes.
+    fn acquire<'a>(
+        &'a self,
+        ask: &'a Ask,
+        seen: Option<Watcher<'a>>,
+    ) -> Fut<'a, Result<Attempt, Error>>;
 
     /// Undoes an acquire that nobody waits for any more: afterwards the request holds nothing and
     /// stands in no line, and never will.

@@ -1,1 +1,26 @@
-//! Under construction.
+//! One distributed lock over the stores people already run, with fencing tokens everywhere.
+//!
+//! ```
+//! # async fn ship(_: distlock::Token) -> Result<(), distlock::Error> { Ok(()) }
+//! # #[tokio::main] async fn main() -> Result<(), distlock::Error> {
+//! let locks = distlock::connect("memory:").await?;
+//! let guard = locks.lock("orders/42").label("checkout").await?; // waits its turn
+//! ship(guard.token()).await?; // the resource refuses a lower token
+//! let _ = guard.release().await?; // or drop it
+//! # Ok(()) }
+//! ```
+//!
+//! [`connect`] takes a URL, [`connect_default`] the one of the environment or the embedded
+//! default. [`Locks::lock`] names a lock, [`Lock`] says how it is wanted, [`Guard`] is the lock
+//! held. [`blocking`] is the same for code without a runtime.
+
+mod connect;
+
+pub use connect::{Connect, connect, connect_blocking, connect_default, stores};
+pub use distlock_core::*;
+
+/// The same locks for code without a runtime; fine inside one, too.
+pub mod blocking {
+    pub use crate::connect::connect_blocking as connect;
+    pub use distlock_core::blocking::*;
+}

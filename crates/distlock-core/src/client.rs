@@ -1,0 +1,114 @@
+//! What all clones of one [`Locks`](crate::Locks), its locks and its guards share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::error::{Error, Kind};
+use crate::keeper::Keeper;
+use crate::label::Label;
+use crate::lost::Why;
+use crate::name::{FullName, Name, Namespace};
+use crate::observe::Observer;
+use crate::reaper::Reaper;
+use crate::seam::{Backend, Key};
+use crate::ttl::Ttl;
+
+pub(crate) struct Client {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) reaper: Arc<Reaper>,
+    pub(crate) observer: Observer,
+    pub(crate) space: Namespace,
+    pub(crate) ttl: Ttl,
+    pub(crate) label: Label,
+    pub(crate) closing: CancellationToken,
+}
+
+impl Client {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        space: Namespace,
+        ttl: Ttl,
+        label: Label,
+        by_lock: bool,
+    ) -> Self {
+        let observer = Observer::new(backend.capability().store, by_lock);
+        let reaper = Reaper::new(backend.clone());
+        let keeper = Keeper::new(backend.clone(), reaper.clone(), observer.clone());
+        let closing = CancellationToken::new();
+        Self { backend, keeper, reaper, observer, space, ttl, label, closing }
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        self.backend.clock()
+    }
+
+    pub(crate) fn full(&self, name: Name) -> FullName {
+        FullName { space: self.space.clone(), name }
+    }
+
+    pub(crate) fn closed(&self) -> Error {
+        Error::new(Kind::Closed, "this client was closed")
+            .store(self.backend.site())
+            .with_hint("connect again")
+    }
+
+    /// Gives everything back: what is held, what is asked for, what was dropped.
+    pub(crate) async fn close(&self) {
+        self.closing.cancel();
+        for hold in self.keeper.all() {
+            self.keeper.remove(&hold.key.req);
+            hold.latch(Why::Closed);
+            self.reaper.release(hold.key.clone(), hold.ttl);
+        }
+        self.reaper.drained().await;
+        self.backend.close().await;
+    }
+}
+
+/// Undoes an acquire unless told that all is well. Made before the request is sent.
+///
+/// Its drop takes effect in the background: the request is cancelled at the store, again and again
+/// until that is acknowledged.
+pub(crate) struct Undo {
+    client: Arc<Client>,
+    what: Option<(Key, Duration)>,
+}
+
+impl Undo {
+    pub(crate) fn new(client: Arc<Client>, key: Key, ttl: Duration) -> Self {
+        Self { client, what: Some((key, ttl)) }
+    }
+
+    pub(crate) fn disarm(mut self) {
+        self.what = None;
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Some((key, ttl)) = self.what.take() {
+            tracing::debug!(lock = %key.lock, req = %key.req, "acquire undone");
+            self.client.reaper.abandon(key, ttl);
+        }
+    }
+}
+
+/// Counts a waiter while it lives.
+pub(crate) struct Waits(Observer);
+
+impl Waits {
+    pub(crate) fn new(observer: Observer) -> Self {
+        observer.waits(1.0);
+        Self(observer)
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.waits(-1.0);
+    }
+}

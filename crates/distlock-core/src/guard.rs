@@ -1,0 +1,172 @@
+//! What a holder holds.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::error::{Error, Outcome};
+use crate::hold::{Held, Hold};
+use crate::seam::Released;
+use crate::ticket::{Ticket, fingerprint};
+
+/// How often a release that got no answer is tried again before the reaper takes over.
+const TRIES: u32 = 3;
+const BETWEEN: Duration = Duration::from_millis(50);
+
+/// A held lock. It is renewed in the background until it is released, dropped or lost.
+///
+/// Dropping it releases in the background, without blocking, also outside a runtime and while one
+/// shuts down: the release is sent from the library's own thread. Use [`Guard::release`] to know
+/// how it went.
+///
+/// A guard that is leaked (`mem::forget`) is renewed for ever; `max_hold` bounds that.
+#[must_use = "the lock is released as soon as its guard is dropped"]
+pub struct Guard {
+    client: Arc<Client>,
+    held: Held,
+    done: bool,
+}
+
+impl Guard {
+    pub(crate) fn new(client: Arc<Client>, hold: Arc<Hold>) -> Self {
+        client.observer.holds(1.0);
+        Self { client, held: Held(hold), done: false }
+    }
+
+    fn hold(&self) -> &Arc<Hold> {
+        &self.held.0
+    }
+
+    /// A view of this hold to pass around: token, check and loss, but not the lock itself.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.held.clone()
+    }
+
+    /// Gives the lock back and says whether it was held up to this moment.
+    ///
+    /// # Errors
+    /// When the store does not answer; the outcome is then unknown, and the release is repeated
+    /// in the background until it is acknowledged or the lease has ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the release to the background; nothing stays locked.
+    pub async fn release(mut self) -> Result<Released, Error> {
+        self.give_back().await
+    }
+
+    /// Like [`Guard::release`], but leaves the guard to the caller, who may try again after an
+    /// error. Once it has succeeded, further calls answer [`Released::WasLost`].
+    ///
+    /// # Errors
+    /// When the store does not answer; the outcome is then unknown.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing: call it again, or drop the guard.
+    pub async fn give_back(&mut self) -> Result<Released, Error> {
+        if self.done {
+            return Ok(Released::WasLost);
+        }
+        let hold = self.hold().clone();
+        self.client.keeper.remove(&hold.key.req);
+        let valid = || Held(hold.clone()).check().is_ok();
+        // A lost lock is answered at once; what may be left of it is cleared in the background.
+        if !valid() {
+            self.finish("lost");
+            self.client.reaper.release(hold.key.clone(), hold.ttl);
+            return Ok(Released::WasLost);
+        }
+        let mut tries = 0;
+        loop {
+            let answer = self.client.backend.release(&hold.key, None).await;
+            tries += 1;
+            match answer {
+                // Nobody but ourselves could have ended it before its deadline: an earlier try,
+                // unanswered, did.
+                Ok(Released::WasLost) if tries > 1 && valid() => {
+                    self.finish("released");
+                    return Ok(Released::Released);
+                }
+                Ok(released) => {
+                    self.finish(if released == Released::Released { "released" } else { "lost" });
+                    return Ok(released);
+                }
+                Err(e) if tries >= TRIES || e.outcome() == Outcome::Applied || !valid() => {
+                    return Err(e.during("release").lock(&hold.key.lock));
+                }
+                Err(_) => self.client.clock().sleep(BETWEEN).await,
+            }
+        }
+    }
+
+    /// Lets go of the guard but not of the lock: it stays held until its TTL ends, and whoever has
+    /// the ticket can take it up with [`Locks::resume`](crate::Locks::resume). Nothing is renewed
+    /// meanwhile, so ask for a TTL that is long enough.
+    ///
+    /// # Errors
+    /// [`Kind::Unsupported`](crate::Kind::Unsupported) where a lock cannot outlive its process;
+    /// the guard is then dropped, which releases it.
+    pub fn detach(mut self) -> Result<Ticket, Error> {
+        if !self.client.backend.capability().detach {
+            return Err(Error::new(
+                crate::Kind::Unsupported,
+                "this store's locks end with their process and cannot be detached",
+            )
+            .store(self.client.backend.site())
+            .with_hint("use a store whose capability says detach, such as sqlite"));
+        }
+        let ticket = self.ticket();
+        self.client.keeper.remove(&self.hold().key.req);
+        self.finish("detached");
+        Ok(ticket)
+    }
+
+    /// The ticket of this hold: what [`Guard::detach`] gives, without letting go.
+    #[must_use]
+    pub fn ticket(&self) -> Ticket {
+        let hold = self.hold();
+        Ticket {
+            lock: hold.key.lock.clone(),
+            req: hold.key.req,
+            token: hold.token,
+            ttl: hold.ttl,
+            store: fingerprint(self.client.backend.site()),
+        }
+    }
+
+    fn finish(&mut self, outcome: &'static str) {
+        self.done = true;
+        let hold = self.hold();
+        tracing::debug!(lock = %hold.key.lock, token = %hold.token, outcome, "ended");
+        self.client.observer.held(&hold.key.lock, outcome, hold.age());
+        self.client.observer.holds(-1.0);
+    }
+}
+
+impl Deref for Guard {
+    type Target = Held;
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl Drop for Guard {
+    /// Takes effect in the background: the library's thread sends the release and repeats it until
+    /// it is acknowledged.
+    fn drop(&mut self) {
+        if !self.done {
+            let hold = self.hold().clone();
+            self.client.keeper.remove(&hold.key.req);
+            self.finish(if hold.is_lost() { "lost" } else { "released" });
+            self.client.reaper.release(hold.key.clone(), hold.ttl);
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.held, f)
+    }
+}

@@ -1,0 +1,252 @@
+//! Renewal and loss: one task, one timer and one batch call for all held locks of a client.
+//!
+//! It runs on the library's own thread. A hold is renewed at a third of its TTL; whatever else is
+//! due soon goes with it. No answer means trying again until the deadline, never past it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::capability::Expiry;
+use crate::clock::{BootInstant, Clock};
+use crate::engine;
+use crate::hold::Hold;
+use crate::ids::ReqId;
+use crate::lost::Why;
+use crate::observe::Observer;
+use crate::reaper::Reaper;
+use crate::seam::{Backend, Due, Event, Kept, deadline};
+use crate::timer::BootTimer;
+
+/// The first wait after a renewal without an answer; doubled each time, up to a tenth of the TTL.
+const RETRY: Duration = Duration::from_millis(50);
+
+pub(crate) struct Keeper {
+    backend: Arc<dyn Backend>,
+    reaper: Arc<Reaper>,
+    observer: Observer,
+    kept: Mutex<HashMap<ReqId, Entry>>,
+    alarm: Arc<Alarm>,
+}
+
+/// When the keeper's task looks again, and how to make it look sooner.
+struct Alarm {
+    started: AtomicBool,
+    at: AtomicU64,
+    bell: Notify,
+}
+
+struct Entry {
+    hold: Arc<Hold>,
+    /// When it is to be renewed; never, for one that must run out.
+    next: BootInstant,
+    tries: u32,
+    in_flight: bool,
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        reaper: Arc<Reaper>,
+        observer: Observer,
+    ) -> Arc<Self> {
+        let alarm = Alarm {
+            started: AtomicBool::new(false),
+            at: AtomicU64::new(BootInstant::FAR.as_nanos()),
+            bell: Notify::new(),
+        };
+        let kept = Mutex::default();
+        let keeper = Arc::new(Self { backend, reaper, observer, kept, alarm: Arc::new(alarm) });
+        keeper.hear_events();
+        keeper
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashMap<ReqId, Entry>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks after a hold from now on.
+    pub(crate) fn add(self: &Arc<Self>, hold: Arc<Hold>, sent: BootInstant, renew: bool) {
+        let next = if renew { sent.plus(pace(&hold)) } else { BootInstant::FAR };
+        let first = next.min(hold.deadline());
+        let entry = Entry { hold: hold.clone(), next, tries: 0, in_flight: false };
+        self.kept().insert(hold.key.req, entry);
+        if !self.alarm.started.swap(true, Ordering::AcqRel) {
+            let (keeper, alarm) = (Arc::downgrade(self), self.alarm.clone());
+            let timer = self.backend.clock().clone();
+            engine::spawn(async move { run(keeper, &alarm, timer).await });
+        } else if first.as_nanos() < self.alarm.at.load(Ordering::Acquire) {
+            self.alarm.bell.notify_one();
+        }
+    }
+
+    /// Looks after it no more: no renewal starts after this.
+    pub(crate) fn remove(&self, req: &ReqId) {
+        self.kept().remove(req);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
+        self.kept().values().map(|e| e.hold.clone()).collect()
+    }
+
+    fn hear_events(self: &Arc<Self>) {
+        let Some(mut events) = self.backend.events() else { return };
+        let keeper = Arc::downgrade(self);
+        engine::spawn(async move {
+            while let Some(event) = events.recv().await {
+                let Some(keeper) = keeper.upgrade() else { return };
+                keeper.hear(&event);
+            }
+        });
+    }
+
+    fn hear(&self, event: &Event) {
+        let mut kept = self.kept();
+        match event {
+            Event::Lost(key, why) => {
+                if let Some(entry) = kept.remove(&key.req) {
+                    entry.hold.latch(*why);
+                }
+            }
+            Event::InDoubt(key) => {
+                if let Some(entry) = kept.get_mut(&key.req) {
+                    entry.next = BootInstant::from_nanos(0);
+                    self.alarm.bell.notify_one();
+                }
+            }
+            Event::Contended(key) => tracing::debug!(lock = %key.lock, "contended"),
+        }
+    }
+
+    /// Says goodbye to what ended, picks what is due, and tells when to look again.
+    fn plan(&self) -> (Vec<Arc<Hold>>, BootInstant) {
+        let now = self.backend.clock().now();
+        let mut kept = self.kept();
+        kept.retain(|_, entry| {
+            let hold = &entry.hold;
+            if !hold.is_lost() && now >= hold.deadline() {
+                self.ended(hold);
+            }
+            !hold.is_lost()
+        });
+        let any_due = kept.values().any(|e| !e.in_flight && e.next <= now);
+        let mut due = Vec::new();
+        let mut wake = BootInstant::FAR;
+        for entry in kept.values_mut() {
+            // Whatever is due soon goes along: one call for all.
+            let soon = now.plus(entry.hold.ttl / 6);
+            if any_due && !entry.in_flight && entry.next <= soon {
+                entry.in_flight = true;
+                due.push(entry.hold.clone());
+            }
+            let next = if entry.in_flight { BootInstant::FAR } else { entry.next };
+            wake = wake.min(entry.hold.deadline()).min(next);
+        }
+        (due, wake)
+    }
+
+    fn ended(&self, hold: &Arc<Hold>) {
+        if hold.deadline() == hold.max_end {
+            hold.latch(Why::MaxHold);
+            // A lease ends by itself; what lasts as long as the process must be given back.
+            if self.backend.capability().expiry == Expiry::WithProcess {
+                self.reaper.abandon(hold.key.clone(), hold.ttl);
+            }
+        } else {
+            hold.latch(Why::Expired);
+        }
+    }
+
+    async fn renew(&self, holds: Vec<Arc<Hold>>) {
+        let clock = self.backend.clock();
+        let sent = clock.now();
+        let due: Vec<Due> = holds
+            .iter()
+            .map(|h| Due { key: h.key.clone(), ttl: h.ttl.min(h.max_end.since(sent)) })
+            .collect();
+        // Half of what is left: a call that hangs leaves time for another.
+        let patience = holds.iter().map(|h| h.deadline().since(sent) / 2).min();
+        let patience = patience.unwrap_or_default().min(Duration::from_secs(30));
+        let answers = clock.timeout(patience, self.backend.keep(&due)).await;
+        let took = clock.now().since(sent);
+        let mut answers = answers.unwrap_or_default().into_iter();
+        for hold in holds {
+            let outcome = self.take(&hold, answers.next());
+            self.observer.renewed(&hold.key.lock, outcome, took);
+        }
+        self.alarm.bell.notify_one();
+    }
+
+    fn take(&self, hold: &Arc<Hold>, answer: Option<Kept>) -> &'static str {
+        let mut kept = self.kept();
+        let entry = kept.get_mut(&hold.key.req);
+        let now = self.backend.clock().now();
+        match answer {
+            Some(Kept::Until { sent, ttl, margin, waiters }) => {
+                hold.extend(deadline(sent, ttl, margin), waiters);
+                if let Some(entry) = entry {
+                    entry.in_flight = false;
+                    entry.tries = 0;
+                    entry.next = sent.plus(pace(hold));
+                }
+                tracing::trace!(lock = %hold.key.lock, token = %hold.token, "renewed");
+                "kept"
+            }
+            Some(Kept::Lost(why)) => {
+                // Nobody looks after it any more: it was released while the answer was under way.
+                if entry.is_some() {
+                    hold.latch(why);
+                    kept.remove(&hold.key.req);
+                }
+                "lost"
+            }
+            Some(Kept::Unknown(_)) | None => {
+                if let Some(entry) = entry {
+                    entry.in_flight = false;
+                    let wait = RETRY * 2u32.saturating_pow(entry.tries.min(16));
+                    entry.tries += 1;
+                    entry.next = now.plus(wait.min(hold.ttl / 10));
+                }
+                tracing::debug!(lock = %hold.key.lock, "no answer to a renewal");
+                "unknown"
+            }
+        }
+    }
+}
+
+/// The keeper's task: it lives as long as its client, asleep while nothing is held.
+async fn run(keeper: Weak<Keeper>, alarm: &Alarm, clock: Clock) {
+    let timer = BootTimer::new(clock);
+    while let Some(keeper) = keeper.upgrade() {
+        // Rings from here on are kept, so what is added after the plan is not slept through.
+        alarm.at.store(BootInstant::FAR.as_nanos(), Ordering::Release);
+        let (due, wake) = keeper.plan();
+        alarm.at.store(wake.as_nanos(), Ordering::Release);
+        if !due.is_empty() {
+            let keeper = keeper.clone();
+            engine::spawn(async move { keeper.renew(due).await });
+        }
+        drop(keeper);
+        tokio::select! {
+            () = alarm.bell.notified() => {}
+            () = timer.wait_until(wake) => {}
+        }
+    }
+}
+
+impl Drop for Keeper {
+    /// Takes effect at once: the task wakes up and ends.
+    fn drop(&mut self) {
+        self.alarm.bell.notify_one();
+    }
+}
+
+/// A third of the TTL, up to a tenth less, differently for each hold, so that the clients of a
+/// store do not renew in step.
+fn pace(hold: &Hold) -> Duration {
+    let third = hold.ttl / 3;
+    third - third / 10 * u32::from(hold.key.req.as_bytes()[15]) / 255
+}

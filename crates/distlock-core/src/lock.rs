@@ -1,0 +1,311 @@
+//! Asking for a lock.
+
+use std::future::{Future, IntoFuture};
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::Instrument;
+
+use crate::busy::{Busy, Standing};
+use crate::client::{Client, Undo, Waits};
+use crate::error::{Error, Kind};
+use crate::guard::Guard;
+use crate::hold::{Held, Hold};
+use crate::ids::{Owner, ReqId};
+use crate::label::Label;
+use crate::mode::Mode;
+use crate::name::Name;
+use crate::seam::{Ask, Attempt, Grant};
+use crate::ttl::{Patience, Ttl};
+
+/// A grant that came too late to be used is asked for again, this often.
+const TOO_LATE: u32 = 3;
+
+type OnWait = Arc<dyn Fn(&Standing) + Send + Sync>;
+
+/// A lock that is about to be asked for. Await it to wait for its turn.
+///
+/// Nothing happens until it is awaited or one of its acquiring methods is.
+#[must_use = "a lock is asked for only when it is awaited"]
+#[derive(Clone)]
+pub struct Lock {
+    client: Arc<Client>,
+    name: Result<Name, Error>,
+    ttl: Result<Ttl, Error>,
+    owner: Option<Owner>,
+    mode: Mode,
+    label: Label,
+    min_hold: Duration,
+    max_hold: Option<Duration>,
+    lock_delay: Duration,
+    renew: bool,
+    on_wait: Option<OnWait>,
+}
+
+impl Lock {
+    pub(crate) fn new(client: Arc<Client>, name: Result<Name, Error>) -> Self {
+        Self {
+            name,
+            ttl: Ok(client.ttl),
+            owner: None,
+            mode: Mode::Exclusive,
+            label: client.label.clone(),
+            min_hold: Duration::ZERO,
+            max_hold: None,
+            lock_delay: Duration::ZERO,
+            renew: true,
+            on_wait: None,
+            client,
+        }
+    }
+
+    /// How long the lock outlives a holder that fell silent: 100 ms to 24 h, 10 s by default. Not
+    /// a bound on the work: a living holder's lock is renewed.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Ttl::new(ttl);
+        self
+    }
+
+    /// What others see while they wait.
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        self.label = Label::new(label);
+        self
+    }
+
+    /// Who asks. The same owner may enter a lock it holds again, and gets the same token.
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    /// How the lock is to be held; exclusive by default.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Held together with other shared holders.
+    pub fn shared(self) -> Self {
+        self.mode(Mode::Shared)
+    }
+
+    /// One of `n` permits. Everybody who uses this lock must say the same `n`.
+    pub fn permits(self, n: NonZeroU32) -> Self {
+        self.mode(Mode::Permit(n))
+    }
+
+    /// A release before this age frees the lock only then: a short job that ten hosts start at the
+    /// same minute runs once.
+    pub fn min_hold(mut self, d: Duration) -> Self {
+        self.min_hold = d;
+        self
+    }
+
+    /// Renewal ends at this age and the lock is lost: bounds a holder that never lets go.
+    pub fn max_hold(mut self, d: Duration) -> Self {
+        self.max_hold = Some(d);
+        self
+    }
+
+    /// After an *expiry* nobody is granted for this long: for resources that cannot check a token,
+    /// time for the writes of a dead holder to arrive.
+    pub fn lock_delay(mut self, d: Duration) -> Self {
+        self.lock_delay = d;
+        self
+    }
+
+    /// Does not renew: the lock is lost when its TTL ends.
+    pub fn without_renewal(mut self) -> Self {
+        self.renew = false;
+        self
+    }
+
+    /// Hears who holds the lock and how many are ahead, whenever that changes while waiting. Called
+    /// on the waiting task: be quick.
+    pub fn on_wait(mut self, hear: impl Fn(&Standing) + Send + Sync + 'static) -> Self {
+        self.on_wait = Some(Arc::new(hear));
+        self
+    }
+
+    /// Waits for its turn, as long as it takes. The same as awaiting the lock itself.
+    ///
+    /// # Errors
+    /// Store trouble, or bad input. Busy is never an answer here.
+    ///
+    /// # Cancel safety
+    /// Dropping the future at any moment leaves neither lock nor place in line.
+    pub async fn acquire(self) -> Result<Guard, Error> {
+        Ok(self.attempt(Patience::Forever).await??)
+    }
+
+    /// Takes the lock if it is free; busy is an answer, not an error.
+    ///
+    /// # Errors
+    /// Store trouble, or bad input.
+    ///
+    /// # Cancel safety
+    /// Dropping the future at any moment leaves neither lock nor place in line.
+    pub async fn try_acquire(self) -> Result<Result<Guard, Busy>, Error> {
+        self.attempt(Patience::Never).await
+    }
+
+    /// Waits for its turn for at most `d`; busy is an answer, not an error.
+    ///
+    /// # Errors
+    /// Store trouble, or bad input.
+    ///
+    /// # Cancel safety
+    /// Dropping the future at any moment leaves neither lock nor place in line.
+    pub async fn try_acquire_for(self, d: Duration) -> Result<Result<Guard, Busy>, Error> {
+        self.attempt(Patience::at_most(d)).await
+    }
+
+    /// Waits for its turn, runs `work` under the lock, and releases it. If the lock is lost, the
+    /// work is dropped at its next await and the answer is an error of kind
+    /// [`Kind::Lost`]; requests it had sent are not recalled by that, only a fence refuses them.
+    ///
+    /// # Errors
+    /// Store trouble, bad input, or the loss of the lock during the work.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the lock.
+    pub async fn run<T>(self, work: impl AsyncFnOnce(Held) -> T) -> Result<T, Error> {
+        let guard = self.acquire().await?;
+        let value = tokio::select! {
+            biased;
+            lost = guard.lost() => return Err(lost.into()),
+            value = work(guard.held()) => value,
+        };
+        // Finished is not enough: it must have been finished under the lock.
+        guard.check()?;
+        let _ = guard.release().await;
+        Ok(value)
+    }
+
+    pub(crate) async fn attempt(self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
+        let site = self.client.backend.site();
+        let shown = self.name.as_ref().map_or_else(|_| String::new(), ToString::to_string);
+        let span = tracing::info_span!("acquire", lock = %shown, store = %site);
+        self.attempt_inner(patience).instrument(span).await.map_err(|e| {
+            let e = e.during("acquire").store(site);
+            if shown.is_empty() { e } else { e.lock(&shown) }
+        })
+    }
+
+    async fn attempt_inner(&self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
+        let client = &self.client;
+        if client.closing.is_cancelled() {
+            return Err(client.closed());
+        }
+        let mut ask = self.ask(patience)?;
+        let started = client.clock().now();
+        let _waits = Waits::new(client.observer.clone());
+        let mut timing = Timing { lock: self, ask: &ask.clone(), started, outcome: "dropped" };
+        for _ in 0..TOO_LATE {
+            // Made before the request leaves: from here on a drop at any await takes it back.
+            let undo = Undo::new(client.clone(), ask.key(), ask.ttl);
+            let seen = self.on_wait.as_deref();
+            let answer = tokio::select! {
+                biased;
+                () = client.closing.cancelled() => Err(client.closed()),
+                answer = client.backend.acquire(&ask, seen.map(|s| s as _)) => answer,
+            };
+            timing.outcome = "error";
+            match answer? {
+                Attempt::Busy(standing) => {
+                    undo.disarm();
+                    timing.outcome = "busy";
+                    let waited = client.clock().now().since(started);
+                    tracing::debug!(%standing, "busy");
+                    return Ok(Err(Busy { lock: ask.lock, standing, waited }));
+                }
+                Attempt::Granted(grant) if grant.deadline() > client.clock().now() => {
+                    let guard = self.guard(&ask, &grant, undo);
+                    // Whoever closes looks for holds after saying so: one of the two sees the other.
+                    if client.closing.is_cancelled() {
+                        return Err(client.closed());
+                    }
+                    timing.outcome = "granted";
+                    return Ok(Ok(guard));
+                }
+                Attempt::Granted(_) => {
+                    tracing::warn!("granted too late to be used; asking again");
+                    drop(undo);
+                    ask.req = ReqId::random();
+                }
+            }
+        }
+        Err(Error::new(Kind::Store, "every grant arrived after its lease had ended")
+            .with_hint("the store answers more slowly than the TTL lasts: ask for a longer TTL"))
+    }
+
+    fn ask(&self, patience: Patience) -> Result<Ask, Error> {
+        let capability = self.client.backend.capability();
+        capability.allows(self.mode)?;
+        let mut ttl = self.ttl.clone()?;
+        if let Some(max) = self.max_hold {
+            ttl = ttl.min(Ttl::new(max.min(Ttl::MAX.get()))?);
+        }
+        if !self.lock_delay.is_zero() && !capability.lock_delay {
+            return Err(Error::new(Kind::Unsupported, "this store keeps no lock-delay")
+                .with_hint("`distlock check` lists what this store serves"));
+        }
+        for (what, d) in [("min_hold", self.min_hold), ("lock_delay", self.lock_delay)] {
+            if d > Ttl::MAX.get() {
+                return Err(Error::new(Kind::Usage, format!("a {what} of {d:?} is out of range"))
+                    .with_hint("at most 24h"));
+            }
+        }
+        Ok(Ask {
+            lock: self.client.full(self.name.clone()?),
+            req: ReqId::random(),
+            owner: self.owner.clone().unwrap_or_else(Owner::new),
+            mode: self.mode,
+            ttl: capability.grantable(ttl)?,
+            patience,
+            min_hold: self.min_hold,
+            lock_delay: self.lock_delay,
+            label: self.label.clone(),
+            block: NonZeroU32::MIN,
+        })
+    }
+
+    /// No await in here: between the grant and its guard nothing can be dropped.
+    fn guard(&self, ask: &Ask, grant: &Grant, undo: Undo) -> Guard {
+        let client = &self.client;
+        tracing::debug!(token = %grant.tokens.first(), "granted");
+        let (clock, observer) = (client.clock().clone(), client.observer.clone());
+        let hold = Hold::new(ask.key(), grant, ask.ttl, self.max_hold, clock, observer);
+        let hold = Arc::new(hold);
+        client.keeper.add(hold.clone(), grant.sent, self.renew);
+        undo.disarm();
+        Guard::new(client.clone(), hold)
+    }
+}
+
+/// Records how long an acquire took, however it ended.
+struct Timing<'a> {
+    lock: &'a Lock,
+    ask: &'a Ask,
+    started: crate::clock::BootInstant,
+    outcome: &'static str,
+}
+
+impl Drop for Timing<'_> {
+    fn drop(&mut self) {
+        let client = &self.lock.client;
+        let waited = client.clock().now().since(self.started);
+        client.observer.waited(&self.ask.lock, self.outcome, waited);
+    }
+}
+
+impl IntoFuture for Lock {
+    type Output = Result<Guard, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}

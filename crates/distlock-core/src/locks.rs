@@ -1,0 +1,276 @@
+//! A client of one store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::capability::{Capability, Fence};
+use crate::client::Client;
+use crate::error::{Error, Kind};
+use crate::guard::Guard;
+use crate::hold::Hold;
+use crate::info::{LockInfo, Query};
+use crate::label::Label;
+use crate::lock::Lock;
+use crate::lost::Lost;
+use crate::name::{Name, Namespace};
+use crate::seam::{Backend, Due, Force, Forced, Grant, Kept, Key};
+use crate::store::Store;
+use crate::ticket::{Ticket, fingerprint};
+use crate::token::{Token, TokenRange};
+use crate::ttl::Ttl;
+
+const PAGE: usize = 256;
+
+/// A client of one store: where locks come from. Cheap to clone; clones are the same client.
+///
+/// Dropping the last clone gives nothing back by itself: guards do that. [`Locks::close`] does.
+#[derive(Clone)]
+pub struct Locks(Arc<Client>);
+
+impl Locks {
+    /// What can be chosen before connecting.
+    pub fn options() -> Options {
+        Options::default()
+    }
+
+    /// A client of a store that the caller made: its own pool, its own clock.
+    #[must_use]
+    pub fn from_store(store: impl Store) -> Self {
+        Self(Arc::new(Options::default().client(store.into_backend())))
+    }
+
+    /// A lock of this name, to be asked for. An impossible name is an error of the acquire.
+    pub fn lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(self.0.clone(), Name::new(name))
+    }
+
+    /// What the store promises.
+    #[must_use]
+    pub fn capability(&self) -> &Capability {
+        self.0.backend.capability()
+    }
+
+    /// Which very store this is, fit to print: no password in it.
+    #[must_use]
+    pub fn site(&self) -> &str {
+        self.0.backend.site()
+    }
+
+    /// The namespace of this client.
+    #[must_use]
+    pub fn namespace(&self) -> &Namespace {
+        &self.0.space
+    }
+
+    /// The seam itself, for tools and tests.
+    #[must_use]
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.0.backend
+    }
+
+    /// Takes up a hold that was detached, here or in another process: renews it, and from then on
+    /// it is held by the guard.
+    ///
+    /// # Errors
+    /// [`Kind::Lost`] when it is not held any more; [`Kind::Usage`] for a ticket of another store;
+    /// store trouble.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the hold detached, perhaps renewed once.
+    pub async fn resume(&self, ticket: &Ticket) -> Result<Guard, Error> {
+        let client = &self.0;
+        self.accepts(ticket)?;
+        let key = Key { lock: ticket.lock.clone(), req: ticket.req };
+        let due = [Due { key: key.clone(), ttl: ticket.ttl }];
+        let kept = client.backend.keep(&due).await.pop();
+        let fail = |e: Error| Err(e.during("resume").lock(&ticket.lock).store(self.site()));
+        match kept {
+            Some(Kept::Until { sent, ttl, margin, waiters }) => {
+                let tokens = TokenRange::one(ticket.token);
+                let grant = Grant { req: ticket.req, tokens, sent, ttl, margin, waiters };
+                let (clock, observer) = (client.clock().clone(), client.observer.clone());
+                let hold = Arc::new(Hold::new(key, &grant, ticket.ttl, None, clock, observer));
+                client.keeper.add(hold.clone(), sent, true);
+                Ok(Guard::new(client.clone(), hold))
+            }
+            Some(Kept::Lost(why)) => {
+                let lost = Lost { lock: ticket.lock.clone(), token: ticket.token, why };
+                fail(Error::from(lost).with_hint("its TTL ended before somebody took it up"))
+            }
+            Some(Kept::Unknown(e)) => fail(e),
+            None => fail(Error::new(Kind::Store, "the store gave no answer to a renewal")),
+        }
+    }
+
+    fn accepts(&self, ticket: &Ticket) -> Result<(), Error> {
+        let refuse = |kind, what: &'static str, hint: String| {
+            Err(Error::new(kind, what).lock(&ticket.lock).store(self.site()).with_hint(hint))
+        };
+        if !self.capability().detach {
+            let hint = "its locks end with their process".to_owned();
+            return refuse(Kind::Unsupported, "this store cannot resume a hold", hint);
+        }
+        if ticket.store != fingerprint(self.site()) {
+            let hint = format!("connect to the store that gave it; this is {}", self.site());
+            return refuse(Kind::Usage, "this ticket is of another store", hint);
+        }
+        Ok(())
+    }
+
+    /// Every lock whose name starts with a prefix that is held or waited for, in order of name.
+    ///
+    /// # Errors
+    /// Store trouble.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>, Error> {
+        let mut all = Vec::new();
+        let mut after = None;
+        loop {
+            let query = Query::Prefix {
+                space: self.0.space.clone(),
+                prefix: prefix.as_ref().to_owned(),
+                after: after.take(),
+                limit: PAGE,
+            };
+            let page = self.0.backend.inspect(&query).await;
+            let page = page.map_err(|e| e.during("list").store(self.site()))?;
+            after = page.last().map(|l| l.lock.name.clone());
+            let full = page.len() >= PAGE;
+            all.extend(page);
+            if !full {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// One lock, if it is held or waited for.
+    ///
+    /// # Errors
+    /// Store trouble, or an impossible name.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn show(&self, name: impl AsRef<str>) -> Result<Option<LockInfo>, Error> {
+        let lock = self.0.full(Name::new(name)?);
+        let found = self.0.backend.inspect(&Query::Name(lock.clone())).await;
+        Ok(found.map_err(|e| e.during("show").lock(lock).store(self.site()))?.pop())
+    }
+
+    /// Takes a lock away from whoever holds it; with a token, only if it is one of the holder's.
+    ///
+    /// # Errors
+    /// Store trouble, an impossible name, or a store that cannot.
+    ///
+    /// # Cancel safety
+    /// Whether it took effect is unknown; it can be repeated.
+    pub async fn force(
+        &self,
+        name: impl AsRef<str>,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        let lock = self.0.full(Name::new(name)?);
+        let done = self.0.backend.force(&lock, token, how).await;
+        done.map_err(|e| e.during("force").lock(lock).store(self.site()))
+    }
+
+    /// Gives everything back, waits until the store has acknowledged it, and ends the client. Its
+    /// guards are lost, its waiting acquires fail with [`Kind::Closed`].
+    ///
+    /// # Cancel safety
+    /// What was begun goes on in the background; call it again to wait for it.
+    pub async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Locks").field(&self.site()).finish()
+    }
+}
+
+/// What can be chosen before connecting.
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing until a client is made with them"]
+pub struct Options {
+    space: Result<Namespace, Error>,
+    ttl: Result<Ttl, Error>,
+    label: Option<Label>,
+    require: Option<Fence>,
+    by_lock: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            space: Ok(Namespace::default()),
+            ttl: Ok(Ttl::DEFAULT),
+            label: None,
+            require: None,
+            by_lock: false,
+        }
+    }
+}
+
+impl Options {
+    /// Keeps the locks of this client apart from others' on the same store.
+    pub fn namespace(mut self, space: impl AsRef<str>) -> Self {
+        self.space = Namespace::new(space);
+        self
+    }
+
+    /// The TTL of locks that do not say another.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Ttl::new(ttl);
+        self
+    }
+
+    /// The label of locks that do not say another.
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        self.label = Some(Label::new(label));
+        self
+    }
+
+    /// Refuses a store whose fence is weaker.
+    pub fn require(mut self, fence: Fence) -> Self {
+        self.require = Some(self.require.map_or(fence, |f| f.max(fence)));
+        self
+    }
+
+    /// Adds the lock's name to metrics. Each name becomes a series: only for few names.
+    pub fn lock_names_in_metrics(mut self) -> Self {
+        self.by_lock = true;
+        self
+    }
+
+    /// A client of a store with these options.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for an option that cannot be, [`Kind::Refused`] for a store that promises
+    /// less than was required.
+    pub fn open(self, store: impl Store) -> Result<Locks, Error> {
+        let backend = store.into_backend();
+        self.space.clone()?;
+        self.ttl.clone()?;
+        let has = backend.capability().fence;
+        match self.require {
+            Some(want) if has < want => Err(Error::new(
+                Kind::Refused,
+                format!("this store's fence is {has}, {want} is required"),
+            )
+            .store(backend.site())
+            .with_hint("choose a store whose table row promises it, or require less")),
+            _ => Ok(Locks(Arc::new(self.client(backend)))),
+        }
+    }
+
+    fn client(self, backend: Arc<dyn Backend>) -> Client {
+        let label = self.label.unwrap_or_else(Label::of_this_process);
+        let space = self.space.unwrap_or_default();
+        Client::new(backend, space, self.ttl.unwrap_or_default(), label, self.by_lock)
+    }
+}

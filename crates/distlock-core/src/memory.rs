@@ -1,0 +1,383 @@
+//! The specification as a store: [`LockState`] behind a mutex, in this process alone.
+//!
+//! The oracle of every differential test, and a lock between the tasks of one process.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::busy::Standing;
+use crate::capability::{Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp};
+use crate::clock::Clock;
+use crate::error::{Error, Kind};
+use crate::info::{LockInfo, Query};
+use crate::lease::{Answer, Ears, LeaseStore, Renewal, Wake};
+use crate::leased::Leased;
+use crate::lost::Why;
+use crate::name::{FullName, Name};
+use crate::seam::{Ask, Backend, Due, Event, Force, Forced, Key, Released};
+use crate::state::{
+    Claim, Effects, Left, LockState, Micros, Now, Op, Pulse, Refusal, Reply, Rules,
+};
+use crate::store::Store;
+use crate::token::{Token, TokenRange};
+use crate::ttl::Ttl;
+
+/// Every so many moves, locks nobody needs any more are forgotten.
+const SWEEP_EVERY: u32 = 256;
+
+static CAPABILITY: Capability = Capability {
+    store: "memory",
+    url: "memory: | memory:NAME",
+    scope: "tasks of one process",
+    family: Family::Lease,
+    fence: Fence::Clocked,
+    expiry: Expiry::Ttl,
+    ttl_min: Ttl::MIN.get(),
+    ttl_max: Ttl::MAX.get(),
+    ttl_step: Duration::from_micros(1),
+    restart: Survives::Ends,
+    failover: Survives::NotApplicable,
+    partition: Survives::NotApplicable,
+    order: Order::Fifo,
+    reentry: Reentry::Anywhere,
+    shared: true,
+    permits: true,
+    detach: true,
+    force: true,
+    lock_delay: true,
+    wake: WakeUp::Push,
+    drift_percent: 0,
+    drift_floor: Duration::ZERO,
+    notes: &["Everything is gone when the process ends; tokens then start from the wall clock."],
+};
+
+/// What [`Memory`] promises.
+#[must_use]
+pub fn capability() -> &'static Capability {
+    &CAPABILITY
+}
+
+/// Locks between the tasks of one process. Clones are clients of the same locks.
+#[derive(Clone)]
+pub struct Memory {
+    shared: Arc<Shared>,
+    /// This client's place among the listeners: where its requests are told things.
+    via: String,
+    listening: Arc<OnceLock<()>>,
+}
+
+struct Shared {
+    site: String,
+    clock: Clock,
+    rules: Rules,
+    table: Mutex<Table>,
+    ears: Mutex<BTreeMap<String, Ears>>,
+}
+
+#[derive(Default)]
+struct Table {
+    locks: BTreeMap<FullName, LockState>,
+    floor: u64,
+    moves: u32,
+}
+
+impl Memory {
+    /// A store of its own, on the machine's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::on(Clock::system())
+    }
+
+    /// A store of its own, on a given clock.
+    #[must_use]
+    pub fn on(clock: Clock) -> Self {
+        Self::build("memory:".to_owned(), clock)
+    }
+
+    /// The store of this name in this process: whoever names it meets the same locks.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        static NAMED: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
+        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        named
+            .entry(name.to_owned())
+            .or_insert_with(|| Self::build(format!("memory:{name}"), Clock::system()))
+            .client()
+    }
+
+    fn build(site: String, clock: Clock) -> Self {
+        let shared = Shared {
+            site,
+            clock,
+            rules: Rules::default(),
+            table: Mutex::default(),
+            ears: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared), via: String::new(), listening: Arc::default() }.client()
+    }
+
+    /// Another client of the same locks, as another process would be one.
+    #[must_use]
+    pub fn client(&self) -> Self {
+        let via = crate::ids::ReqId::random().to_string();
+        Self { shared: self.shared.clone(), via, listening: Arc::default() }
+    }
+
+    /// The state of one lock, for tests that look behind the curtain.
+    #[must_use]
+    pub fn peek(&self, lock: &FullName) -> Option<LockState> {
+        self.table().locks.get(lock).cloned()
+    }
+
+    /// Forgets a lock, as an operator who deletes its record would.
+    pub fn wipe(&self, lock: &FullName) {
+        self.table().locks.remove(lock);
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Now {
+        let clock = &self.shared.clock;
+        Now { lease: Micros(clock.now().as_micros()), wall: Micros(clock.wall_micros()) }
+    }
+
+    fn step(&self, lock: &FullName, op: &Op) -> Reply {
+        let mut table = self.table();
+        let now = self.now();
+        table.moves += 1;
+        if table.moves.is_multiple_of(SWEEP_EVERY) {
+            table.sweep(now.lease);
+        }
+        let floor = table.floor;
+        let state = match table.locks.get_mut(lock) {
+            Some(state) => state,
+            None => table.locks.entry(lock.clone()).or_insert_with(|| LockState::above(floor)),
+        };
+        let step = state.step(op, now, &self.shared.rules);
+        drop(table);
+        self.deliver(lock, step.effects);
+        step.reply
+    }
+
+    fn deliver(&self, lock: &FullName, effects: Effects) {
+        if effects.is_empty() {
+            return;
+        }
+        let key = |req| Key { lock: lock.clone(), req };
+        for (req, via) in effects.turns {
+            self.tell(&via, Wake::Turn(req));
+        }
+        for (req, via) in effects.contended {
+            self.tell(&via, Wake::Event(Event::Contended(key(req))));
+        }
+        for (req, via) in effects.revoked {
+            self.tell(&via, Wake::Event(Event::Lost(key(req), Why::Revoked)));
+        }
+    }
+
+    fn tell(&self, via: &str, wake: Wake) {
+        let ears = self.shared.ears.lock().unwrap_or_else(PoisonError::into_inner);
+        let ear = ears.get(via).cloned();
+        drop(ears);
+        if let Some(ear) = ear {
+            ear(wake);
+        }
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Table {
+    fn sweep(&mut self, now: Micros) {
+        let floor = &mut self.floor;
+        self.locks.retain(|_, state| {
+            let idle = state.is_idle(now);
+            if idle {
+                *floor = (*floor).max(state.hi);
+            }
+            !idle
+        });
+    }
+}
+
+impl Store for Memory {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        Arc::new(Leased::new(self))
+    }
+}
+
+/// Turns the specification's answer to an acquire into a lease store's.
+///
+/// # Errors
+/// When the request can never be granted as it stands.
+pub fn answer(reply: Reply) -> Result<Answer, Error> {
+    let standing =
+        |ahead: Option<u32>, why: Left| Standing { holder: why.holder, ahead, left: why.left };
+    Ok(match reply {
+        Reply::Granted { token, block, remaining, waiters, .. } => Answer::Granted {
+            tokens: TokenRange::new(token, block).unwrap_or(TokenRange::one(token)),
+            left: remaining,
+            waiters,
+        },
+        Reply::Waiting { ahead, why } => Answer::Waiting(standing(Some(ahead), why)),
+        Reply::Busy { why, .. } => Answer::Busy(standing(None, why)),
+        Reply::Spent(_) => Answer::Spent,
+        Reply::Refused(refusal) => return Err(refused(refusal)),
+        other => return Err(unexpected(&other)),
+    })
+}
+
+fn refused(refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::PermitsDiffer(n) => {
+            Error::new(Kind::Usage, format!("this lock is in use with {n} permits"))
+                .with_hint(format!("everybody who uses it must say permits({n})"))
+        }
+        Refusal::ModeDiffers(mode) => {
+            Error::new(Kind::Usage, format!("this owner holds the lock in mode {mode}"))
+                .with_hint("release it first: waiting for oneself would never end")
+        }
+    }
+}
+
+/// An answer that does not fit its question: a store that does not follow the specification.
+#[must_use]
+pub fn unexpected(reply: &Reply) -> Error {
+    Error::new(Kind::Store, format!("an answer that does not fit: {reply:?}"))
+}
+
+/// Turns the specification's answer to a renewal into a lease store's.
+#[must_use]
+pub fn renewal(reply: Reply) -> Renewal {
+    match reply {
+        Reply::Renewed { remaining, waiters } => Renewal::Held { left: remaining, waiters },
+        Reply::Lost(why) => Renewal::Lost(why),
+        other => Renewal::Unknown(unexpected(&other)),
+    }
+}
+
+/// Turns the specification's answer to a release into a lease store's.
+///
+/// # Errors
+/// When the answer does not fit.
+pub fn released(reply: Reply) -> Result<Released, Error> {
+    match reply {
+        Reply::Released => Ok(Released::Released),
+        Reply::Lost(_) => Ok(Released::WasLost),
+        other => Err(unexpected(&other)),
+    }
+}
+
+impl LeaseStore for Memory {
+    fn capability(&self) -> &Capability {
+        &CAPABILITY
+    }
+
+    fn site(&self) -> &str {
+        &self.shared.site
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
+    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
+        let claim = Claim::of(ask, self.via.clone());
+        answer(self.step(&ask.lock, &Op::Acquire { claim, wait: wait_lease }))
+    }
+
+    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
+        let beat = |(key, wait): &(Key, Duration)| match self
+            .step(&key.lock, &Op::Heartbeat { req: key.req, wait: *wait })
+        {
+            Reply::Pulse(pulse) => Ok(pulse),
+            other => Err(unexpected(&other)),
+        };
+        waiting.iter().map(beat).collect()
+    }
+
+    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        let renew =
+            |d: &Due| renewal(self.step(&d.key.lock, &Op::Renew { req: d.key.req, ttl: d.ttl }));
+        due.iter().map(renew).collect()
+    }
+
+    async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
+        let done = released(self.step(&key.lock, &Op::Release { req: key.req }));
+        if let Some(ask) = requeue {
+            self.acquire(ask, Some(ask.ttl)).await?;
+        }
+        done
+    }
+
+    async fn cancel(&self, key: &Key) -> Result<(), Error> {
+        self.step(&key.lock, &Op::Cancel { req: key.req });
+        Ok(())
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        let now = self.now().lease;
+        let table = self.table();
+        Ok(match query {
+            Query::Name(lock) => {
+                table.locks.get(lock).and_then(|s| s.view(lock, now)).into_iter().collect()
+            }
+            Query::Prefix { space, prefix, after, limit } => {
+                let from = |name: &Name| FullName { space: space.clone(), name: name.clone() };
+                let start = match (after, Name::new(prefix)) {
+                    (Some(after), _) => Bound::Excluded(from(after)),
+                    (None, Ok(first)) => Bound::Included(from(&first)),
+                    (None, Err(_)) => Bound::Unbounded,
+                };
+                table
+                    .locks
+                    .range((start, Bound::Unbounded))
+                    .filter(|(lock, _)| lock.space == *space)
+                    .filter(|(lock, _)| lock.name.as_str().starts_with(prefix))
+                    .filter_map(|(lock, state)| state.view(lock, now))
+                    .take(*limit)
+                    .collect()
+            }
+        })
+    }
+
+    async fn force(
+        &self,
+        lock: &FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        match self.step(lock, &Op::Force { token, how }) {
+            Reply::Forced => Ok(Forced::Done),
+            Reply::NoMatch => Ok(Forced::NoMatch),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn listen(&self, ears: Ears) {
+        if self.listening.set(()).is_ok() {
+            let mut all = self.shared.ears.lock().unwrap_or_else(PoisonError::into_inner);
+            all.insert(self.via.clone(), ears);
+        }
+    }
+
+    async fn close(&self) {
+        self.shared.ears.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.via);
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.listening.get().is_some() && Arc::strong_count(&self.listening) == 1 {
+            self.shared.ears.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.via);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The driver of the session family: a lock tied to a connection or descriptor.
+//!
+//! The store gives a connection that holds the lock; the driver keeps it under the request's id
+//! until the release, and lets the same owner in again without asking the store.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{Mutex as AsyncMutex, Notify};
+
+use crate::capability::{Capability, Expiry};
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::ids::{Owner, ReqId};
+use crate::info::{LockInfo, Query};
+use crate::lease::Wake;
+use crate::lost::Why;
+use crate::name::FullName;
+use crate::seam::{
+    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Released, Watcher,
+};
+use crate::session::{Alive, Locked, SessionStore};
+use crate::token::{Token, TokenRange};
+
+/// A session store as a [`Backend`].
+pub struct Pinned<S: SessionStore> {
+    store: S,
+    holds: Mutex<HashMap<ReqId, Arc<Slot<S::Conn>>>>,
+    /// One slot per lock and owner that holds or asks for it here.
+    slots: Mutex<Slots<S::Conn>>,
+    events: Mutex<Option<UnboundedReceiver<Event>>>,
+}
+
+type Slots<C> = HashMap<(FullName, Owner), Arc<Slot<C>>>;
+
+/// What one owner has of one lock.
+struct Slot<C> {
+    key: (FullName, Owner),
+    state: Mutex<SlotState>,
+    /// The connection, apart from the rest because looking after it awaits.
+    conn: AsyncMutex<Option<C>>,
+    /// Rung when the lock was granted, for the same owner's other requests.
+    granted: Notify,
+}
+
+#[derive(Default)]
+struct SlotState {
+    /// Set while held.
+    tokens: Option<TokenRange>,
+    /// The requests that share the hold.
+    reqs: Vec<ReqId>,
+    /// How many acquires of this owner are under way.
+    asking: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counts an acquire under way; forgets the slot when nobody uses it.
+struct Asking<'a, S: SessionStore>(&'a Pinned<S>, Arc<Slot<S::Conn>>);
+
+impl<S: SessionStore> Drop for Asking<'_, S> {
+    fn drop(&mut self) {
+        lock(&self.1.state).asking -= 1;
+        self.0.forget_if_unused(&self.1);
+    }
+}
+
+impl<S: SessionStore> Pinned<S> {
+    /// Drives a store.
+    pub fn new(store: S) -> Self {
+        let (tx, rx) = unbounded_channel();
+        store.listen(Arc::new(move |wake| {
+            if let Wake::Event(event) = wake {
+                let _ = tx.send(event);
+            }
+        }));
+        Self {
+            store,
+            holds: Mutex::default(),
+            slots: Mutex::default(),
+            events: Mutex::new(Some(rx)),
+        }
+    }
+
+    /// The store underneath.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    fn ask_slot(&self, ask: &Ask) -> Asking<'_, S> {
+        let key = (ask.lock.clone(), ask.owner.clone());
+        let mut slots = lock(&self.slots);
+        let slot = slots.entry(key).or_insert_with_key(|key| {
+            Arc::new(Slot {
+                key: key.clone(),
+                state: Mutex::default(),
+                conn: AsyncMutex::new(None),
+                granted: Notify::new(),
+            })
+        });
+        lock(&slot.state).asking += 1;
+        Asking(self, slot.clone())
+    }
+
+    fn forget_if_unused(&self, slot: &Arc<Slot<S::Conn>>) {
+        let mut slots = lock(&self.slots);
+        let state = lock(&slot.state);
+        if state.asking == 0 && state.reqs.is_empty() {
+            slots.remove(&slot.key);
+        }
+    }
+
+    /// Joins what the same owner holds already.
+    fn join(&self, slot: &Arc<Slot<S::Conn>>, req: ReqId) -> Option<TokenRange> {
+        let mut state = lock(&slot.state);
+        let tokens = state.tokens?;
+        if !state.reqs.contains(&req) {
+            state.reqs.push(req);
+        }
+        lock(&self.holds).insert(req, slot.clone());
+        Some(tokens)
+    }
+
+    fn grant(&self, ask: &Ask, tokens: TokenRange, waiters: u32) -> Attempt {
+        let sent = self.clock().now();
+        let (ttl, margin) = self.lease(ask.ttl);
+        Attempt::Granted(Grant { req: ask.req, tokens, sent, ttl, margin, waiters })
+    }
+
+    /// How long an answer is good for.
+    fn lease(&self, ttl: Duration) -> (Duration, Duration) {
+        match self.capability().expiry {
+            Expiry::WithProcess => (Duration::MAX, Duration::ZERO),
+            Expiry::Ttl => (ttl, self.capability().margin(ttl)),
+        }
+    }
+
+    async fn acquire_here(&self, ask: &Ask, seen: Watcher<'_>) -> Result<Attempt, Error> {
+        let asking = self.ask_slot(ask);
+        let slot = &asking.1;
+        loop {
+            let granted = slot.granted.notified();
+            tokio::pin!(granted);
+            granted.as_mut().enable();
+            if let Some(tokens) = self.join(slot, ask.req) {
+                return Ok(self.grant(ask, tokens, 0));
+            }
+            let sent = self.clock().now();
+            let locked = tokio::select! {
+                biased;
+                () = granted => continue,
+                locked = self.store.lock(ask, seen) => locked?,
+            };
+            let (conn, tokens, waiters) = match locked {
+                Locked::Busy(standing) => return Ok(Attempt::Busy(standing)),
+                Locked::Held { conn, tokens, waiters } => (conn, tokens, waiters),
+            };
+            // No await from here on: a grant that nobody could undo must not exist.
+            match slot.conn.try_lock() {
+                Ok(mut place) if lock(&slot.state).tokens.is_none() => {
+                    *place = Some(conn);
+                    lock(&slot.state).tokens = Some(tokens);
+                }
+                _ => continue,
+            }
+            self.join(slot, ask.req);
+            slot.granted.notify_waiters();
+            let (ttl, margin) = self.lease(ask.ttl);
+            return Ok(Attempt::Granted(Grant {
+                req: ask.req,
+                tokens,
+                sent,
+                ttl,
+                margin,
+                waiters,
+            }));
+        }
+    }
+
+    /// Takes a request off its slot; true when it was the last one there.
+    fn leave(&self, req: &ReqId) -> Option<(Arc<Slot<S::Conn>>, bool)> {
+        let slot = lock(&self.holds).remove(req)?;
+        let mut state = lock(&slot.state);
+        state.reqs.retain(|r| r != req);
+        let last = state.reqs.is_empty();
+        if last {
+            state.tokens = None;
+        }
+        drop(state);
+        Some((slot, last))
+    }
+
+    async fn keep_one(&self, due: &Due) -> Kept {
+        let Some(slot) = lock(&self.holds).get(&due.key.req).cloned() else {
+            return Kept::Lost(Why::Gone);
+        };
+        let sent = self.clock().now();
+        let mut conn = slot.conn.lock().await;
+        let Some(held) = conn.as_mut() else { return Kept::Lost(Why::Gone) };
+        match self.store.alive(held).await {
+            Alive::Yes { waiters } => {
+                let (ttl, margin) = self.lease(due.ttl);
+                Kept::Until { sent, ttl, margin, waiters }
+            }
+            Alive::No(why) => Kept::Lost(why),
+            Alive::Unknown(e) => Kept::Unknown(e),
+        }
+    }
+}
+
+impl<S: SessionStore> Backend for Pinned<S> {
+    fn capability(&self) -> &Capability {
+        self.store.capability()
+    }
+
+    fn site(&self) -> &str {
+        self.store.site()
+    }
+
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        ask: &'a Ask,
+        seen: Option<Watcher<'a>>,
+    ) -> Fut<'a, Result<Attempt, Error>> {
+        Box::pin(async move { self.acquire_here(ask, seen.unwrap_or(&|_| {})).await })
+    }
+
+    fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {
+        Box::pin(async move {
+            if let Some((slot, true)) = self.leave(&key.req) {
+                drop(slot.conn.lock().await.take());
+                self.forget_if_unused(&slot);
+            }
+            Ok(())
+        })
+    }
+
+    fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
+        Box::pin(async move {
+            let mut kept = Vec::with_capacity(due.len());
+            for d in due {
+                kept.push(self.keep_one(d).await);
+            }
+            kept
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a Key,
+        _requeue: Option<&'a Ask>,
+    ) -> Fut<'a, Result<Released, Error>> {
+        Box::pin(async move {
+            let Some((slot, last)) = self.leave(&key.req) else { return Ok(Released::WasLost) };
+            if !last {
+                return Ok(Released::Released);
+            }
+            let conn = slot.conn.lock().await.take();
+            self.forget_if_unused(&slot);
+            let Some(mut conn) = conn else { return Ok(Released::WasLost) };
+            if let Alive::No(_) = self.store.alive(&mut conn).await {
+                return Ok(Released::WasLost);
+            }
+            self.store.unlock(conn).await.map(|()| Released::Released)
+        })
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Fut<'a, Result<Vec<LockInfo>, Error>> {
+        Box::pin(self.store.inspect(query))
+    }
+
+    fn force<'a>(
+        &'a self,
+        lock: &'a FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Fut<'a, Result<Forced, Error>> {
+        Box::pin(self.store.force(lock, token, how))
+    }
+
+    fn events(&self) -> Option<UnboundedReceiver<Event>> {
+        lock(&self.events).take()
+    }
+
+    fn close(&self) -> Fut<'_, ()> {
+        Box::pin(self.store.close())
+    }
+}

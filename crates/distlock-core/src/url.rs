@@ -1,0 +1,280 @@
+//! URLs of stores, which may name several hosts.
+//!
+//! `scheme://user:password@host:port,host:port/path?key=value&key=value`, or `scheme:path` for
+//! stores that are files. The usual parser refuses several hosts, or silently keeps one.
+
+use std::fmt;
+
+use percent_encoding::percent_decode_str;
+
+use crate::error::{Error, Kind};
+
+/// A password: printed as `***`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The password itself.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// One host of a URL.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Host {
+    /// A name or an address; an IPv6 address without its brackets.
+    pub host: String,
+    /// The port, if one is named.
+    pub port: Option<u16>,
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]", self.host)?;
+        } else {
+            f.write_str(&self.host)?;
+        }
+        self.port.map_or(Ok(()), |p| write!(f, ":{p}"))
+    }
+}
+
+/// A parsed URL. Prints without its password.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreUrl {
+    /// What stands before the colon, in lower case.
+    pub scheme: String,
+    /// The user, if one is named.
+    pub user: Option<String>,
+    /// The password, if one is given.
+    pub password: Option<Secret>,
+    /// The hosts; none for a store that is files.
+    pub hosts: Vec<Host>,
+    /// The path: with its leading slash after hosts, as written for a store that is files.
+    pub path: String,
+    query: Vec<(String, String)>,
+}
+
+impl StoreUrl {
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`], saying what is wrong without repeating a password.
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        let (scheme, rest) = url.split_once(':').ok_or_else(|| {
+            bad("a store's URL starts with its scheme").with_hint(
+                "for example memory:, sqlite:locks.db, file:/var/lock/app or redis://127.0.0.1",
+            )
+        })?;
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+        if scheme.is_empty() || !scheme.bytes().all(plain) {
+            return Err(bad(format!("{scheme:?} is not a URL's scheme"))
+                .with_hint("for example sqlite:locks.db"));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let query = parse_query(query)?;
+        let mut parsed = Self {
+            scheme: scheme.to_ascii_lowercase(),
+            user: None,
+            password: None,
+            hosts: Vec::new(),
+            path: String::new(),
+            query,
+        };
+        match rest.strip_prefix("//") {
+            Some(rest) => parsed.authority(rest)?,
+            None => parsed.path = decode(rest)?,
+        }
+        Ok(parsed)
+    }
+
+    fn authority(&mut self, rest: &str) -> Result<(), Error> {
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        self.path = decode(path)?;
+        let hosts = match authority.rsplit_once('@') {
+            None => authority,
+            Some((login, hosts)) => {
+                let (user, password) = match login.split_once(':') {
+                    Some((user, password)) => (user, Some(password)),
+                    None => (login, None),
+                };
+                self.user = Some(decode(user)?).filter(|u| !u.is_empty());
+                self.password = password.map(decode).transpose()?.map(Secret);
+                hosts
+            }
+        };
+        if !hosts.is_empty() {
+            self.hosts = hosts.split(',').map(parse_host).collect::<Result<_, _>>()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the value of a query key out; the last one if it was repeated.
+    pub fn take(&mut self, key: &str) -> Option<String> {
+        self.take_all(key).pop()
+    }
+
+    /// Takes all values of a query key out.
+    pub fn take_all(&mut self, key: &str) -> Vec<String> {
+        let (taken, rest) =
+            std::mem::take(&mut self.query).into_iter().partition(|(k, _)| k == key);
+        self.query = rest;
+        let taken: Vec<(String, String)> = taken;
+        taken.into_iter().map(|(_, v)| v).collect()
+    }
+
+    /// Refuses query keys that nobody took.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`], listing the known ones.
+    pub fn finish(&self, known: &[&str]) -> Result<(), Error> {
+        match self.query.first() {
+            None => Ok(()),
+            Some((key, _)) => Err(bad(format!("{}: does not know {key:?}", self.scheme))
+                .with_hint(format!("known: {}", known.join(", ")))),
+        }
+    }
+}
+
+fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(Kind::Usage, message)
+}
+
+fn decode(text: &str) -> Result<String, Error> {
+    match percent_decode_str(text).decode_utf8() {
+        Ok(text) if !text.contains('\0') => Ok(text.into_owned()),
+        _ => Err(bad("a part of the URL is not UTF-8 once decoded").with_hint("percent-encode it")),
+    }
+}
+
+fn parse_query(query: &str) -> Result<Vec<(String, String)>, Error> {
+    let pair = |pair: &str| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Ok((decode(key)?, decode(value)?))
+    };
+    query.split('&').filter(|p| !p.is_empty()).map(pair).collect()
+}
+
+fn parse_host(text: &str) -> Result<Host, Error> {
+    let fault = || {
+        bad(format!("{text:?} is not a host of a URL"))
+            .with_hint("host, host:port or [ipv6]:port, several with commas between")
+    };
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or_else(fault)?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| fault())?;
+            (
+                host,
+                if rest.is_empty() {
+                    None
+                } else {
+                    Some(rest.strip_prefix(':').ok_or_else(fault)?)
+                },
+            )
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let host = decode(host)?;
+    if host.is_empty() || host.contains(char::is_whitespace) {
+        return Err(fault());
+    }
+    let port = match port {
+        None => None,
+        Some(port) => match port.parse::<u16>() {
+            Ok(p) if p > 0 => Some(p),
+            _ => return Err(fault()),
+        },
+    };
+    Ok(Host { host, port })
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.scheme)?;
+        if !self.hosts.is_empty() || self.user.is_some() || self.password.is_some() {
+            f.write_str("//")?;
+            if self.user.is_some() || self.password.is_some() {
+                f.write_str(self.user.as_deref().unwrap_or(""))?;
+                f.write_str(if self.password.is_some() { ":***@" } else { "@" })?;
+            }
+            for (i, host) in self.hosts.iter().enumerate() {
+                if i > 0 {
+                    f.write_str(",")?;
+                }
+                write!(f, "{host}")?;
+            }
+        }
+        f.write_str(&self.path)?;
+        for (i, (key, value)) in self.query.iter().enumerate() {
+            // A node of a quorum may carry a password of its own.
+            let value = if value.contains('@') { "***" } else { value };
+            write!(f, "{}{key}={value}", if i == 0 { '?' } else { '&' })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_hosts_user_password_path_and_query() {
+        let mut url =
+            StoreUrl::parse("redis+sentinel://me:p%40ss,w@h1:1,h2,[::1]:3/svc?a=1&node=x&node=y")
+                .unwrap();
+        assert_eq!(url.scheme, "redis+sentinel");
+        assert_eq!(url.user.as_deref(), Some("me"));
+        assert_eq!(url.password.as_ref().unwrap().reveal(), "p@ss,w");
+        assert_eq!(
+            url.hosts.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["h1:1", "h2", "[::1]:3"]
+        );
+        assert_eq!(url.path, "/svc");
+        assert_eq!(url.take_all("node"), ["x", "y"]);
+        let e = url.finish(&["b", "c"]).unwrap_err();
+        assert!(e.to_string().contains("\"a\"") && e.hint() == Some("known: b, c"));
+        assert_eq!(url.take("a").as_deref(), Some("1"));
+        assert!(url.finish(&[]).is_ok());
+    }
+
+    #[test]
+    fn files_need_no_host() {
+        assert_eq!(StoreUrl::parse("sqlite:a b.db").unwrap().path, "a b.db");
+        assert_eq!(StoreUrl::parse("sqlite:/x/y").unwrap().path, "/x/y");
+        assert_eq!(StoreUrl::parse("sqlite:///x/y").unwrap().path, "/x/y");
+        assert_eq!(StoreUrl::parse("memory:").unwrap().path, "");
+    }
+
+    #[test]
+    fn nothing_prints_a_password() {
+        let url = StoreUrl::parse("redis://u:hunter2@h?node=redis://:hunter2@h2").unwrap();
+        assert!(!format!("{url} {url:?}").replace("redis://:hunter2@h2", "").contains("hunter2"));
+        assert!(!url.to_string().contains("hunter2"));
+        for wrong in ["redis://u:hunter2@h:0", "redis://u:hunter2@[::", "hunter2"] {
+            let e = StoreUrl::parse(wrong).unwrap_err();
+            assert!(!format!("{e} {e:?}").contains("hunter2"), "{e}");
+        }
+    }
+
+    #[test]
+    fn wrong_urls_say_why() {
+        for wrong in
+            ["", "nocolon", "://h", "re dis://h", "r://h:99999", "r://h:", "r://,", "r:%ff"]
+        {
+            assert_eq!(StoreUrl::parse(wrong).unwrap_err().kind(), Kind::Usage, "{wrong}");
+        }
+    }
+}

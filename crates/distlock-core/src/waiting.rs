@@ -1,0 +1,85 @@
+//! The waiters of one client: who they are, how they are woken, and their one shared heartbeat.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::ids::ReqId;
+use crate::seam::Key;
+
+/// The requests of one client that stand in line.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    entries: Mutex<HashMap<ReqId, Arc<Entry>>>,
+    beating: AtomicBool,
+}
+
+/// One request in line.
+pub(crate) struct Entry {
+    pub(crate) key: Key,
+    pub(crate) wait_lease: Duration,
+    /// Rung when the request should ask again. It keeps one ring, so none is missed between an
+    /// answer and the wait that follows it.
+    pub(crate) bell: Notify,
+    /// Wants to know of every change of its place, not only of its turn.
+    pub(crate) curious: bool,
+    /// Its place when last heard.
+    pub(crate) ahead: AtomicU32,
+}
+
+/// Takes its entry off the list when dropped.
+pub(crate) struct Joined {
+    waiting: Arc<Waiting>,
+    pub(crate) entry: Arc<Entry>,
+}
+
+impl Waiting {
+    fn entries(&self) -> MutexGuard<'_, HashMap<ReqId, Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a request on the list, before it is sent: a wake-up may come before its answer.
+    pub(crate) fn join(self: &Arc<Self>, key: Key, wait_lease: Duration, curious: bool) -> Joined {
+        let ahead = AtomicU32::new(u32::MAX);
+        let entry = Arc::new(Entry { key, wait_lease, bell: Notify::new(), curious, ahead });
+        self.entries().insert(entry.key.req, entry.clone());
+        Joined { waiting: self.clone(), entry }
+    }
+
+    pub(crate) fn ring(&self, req: &ReqId) {
+        if let Some(entry) = self.entries().get(req) {
+            entry.bell.notify_one();
+        }
+    }
+
+    pub(crate) fn ring_all(&self) {
+        self.entries().values().for_each(|e| e.bell.notify_one());
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        self.entries().values().cloned().collect()
+    }
+
+    /// Whether the caller is to start the heartbeat: true for one at a time.
+    pub(crate) fn start_beating(&self) -> bool {
+        !self.beating.swap(true, Ordering::AcqRel)
+    }
+
+    /// Ends the heartbeat if nobody waits; false when somebody came meanwhile.
+    pub(crate) fn stop_beating_if_empty(&self) -> bool {
+        let entries = self.entries();
+        if entries.is_empty() {
+            self.beating.store(false, Ordering::Release);
+        }
+        entries.is_empty()
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.waiting.entries().remove(&self.entry.key.req);
+    }
+}

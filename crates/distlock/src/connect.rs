@@ -1,0 +1,172 @@
+//! From a URL to a client: the one place that knows every store.
+
+use std::future::Future;
+use std::path::PathBuf;
+
+use distlock_core::capability::Capability;
+use distlock_core::memory::{self, Memory};
+use distlock_core::seam::Backend;
+use distlock_core::url::StoreUrl;
+use distlock_core::{Error, Fence, Kind, Locks, Options, Store};
+use std::sync::Arc;
+
+/// What every store's URL knows besides its own keys.
+const COMMON: [&str; 2] = ["namespace", "require"];
+
+/// A client of the store at a URL.
+///
+/// # Errors
+/// [`Kind::Usage`] for a URL that cannot be, [`Kind::Unsupported`] for a store that was not
+/// compiled in (the error names the feature), [`Kind::Refused`] for a store that promises less
+/// than `?require=` asks for, and whatever keeps the store from answering.
+///
+/// # Cancel safety
+/// Dropping the future closes what it had opened.
+pub async fn connect(url: impl AsRef<str>) -> Result<Locks, Error> {
+    Options::default().connect(url).await
+}
+
+/// A client of the store that the environment names (`DISTLOCK_URL`, or the first line of the file
+/// that `DISTLOCK_URL_FILE` names), or of the embedded default: SQLite in the user's state
+/// directory.
+///
+/// # Errors
+/// As [`connect`], and when the file cannot be read or no state directory can be found.
+///
+/// # Cancel safety
+/// As [`connect`].
+pub async fn connect_default() -> Result<Locks, Error> {
+    Options::default().connect_default().await
+}
+
+/// Like [`connect`], for code without a runtime.
+///
+/// # Errors
+/// As [`connect`].
+pub fn connect_blocking(url: impl AsRef<str>) -> Result<distlock_core::blocking::Locks, Error> {
+    let url = url.as_ref().to_owned();
+    distlock_core::engine::block_on(async move { connect(url).await }).map(Into::into)
+}
+
+/// Connecting with options: `Locks::options().namespace("shop").connect(url)`.
+pub trait Connect: Sized {
+    /// Like [`connect`], with these options. What the URL says (`?namespace=`, `?require=`) counts
+    /// besides.
+    ///
+    /// # Errors
+    /// As [`connect`], and for an option that cannot be.
+    fn connect(self, url: impl AsRef<str>) -> impl Future<Output = Result<Locks, Error>> + Send;
+
+    /// Like [`connect_default`], with these options.
+    ///
+    /// # Errors
+    /// As [`connect_default`], and for an option that cannot be.
+    fn connect_default(self) -> impl Future<Output = Result<Locks, Error>> + Send;
+}
+
+impl Connect for Options {
+    fn connect(self, url: impl AsRef<str>) -> impl Future<Output = Result<Locks, Error>> + Send {
+        let url = StoreUrl::parse(url.as_ref());
+        async move { open(self, url?).await }
+    }
+
+    async fn connect_default(self) -> Result<Locks, Error> {
+        match from_environment()? {
+            Some(url) => open(self, StoreUrl::parse(&url)?).await,
+            None => open(self, StoreUrl::parse(&default_url()?)?).await,
+        }
+    }
+}
+
+/// The URL of the environment, if it names one.
+fn from_environment() -> Result<Option<String>, Error> {
+    let var = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
+    if let Some(url) = var("DISTLOCK_URL") {
+        return Ok(Some(url.trim().to_owned()));
+    }
+    let Some(file) = var("DISTLOCK_URL_FILE") else { return Ok(None) };
+    let text = std::fs::read_to_string(&file).map_err(|e| {
+        Error::new(Kind::Usage, format!("cannot read {file:?}, which DISTLOCK_URL_FILE names"))
+            .because(e)
+            .with_hint("the file's first line is the store's URL")
+    })?;
+    match text.lines().next().map(str::trim).filter(|l| !l.is_empty()) {
+        Some(url) => Ok(Some(url.to_owned())),
+        None => Err(Error::new(Kind::Usage, format!("{file:?} holds no URL in its first line"))
+            .with_hint("the file's first line is the store's URL")),
+    }
+}
+
+/// The embedded default: a file in the user's state directory.
+fn default_url() -> Result<String, Error> {
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let state = absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .ok_or_else(|| {
+            Error::new(Kind::Usage, "no place for the default store: HOME is not set")
+                .with_hint("set DISTLOCK_URL or --url, for example sqlite:/var/lib/app/locks.db")
+        })?;
+    let path = state.join("distlock").join("locks.db");
+    let path = path.to_str().ok_or_else(|| {
+        Error::new(Kind::Usage, "the user's state directory is not UTF-8")
+            .with_hint("set DISTLOCK_URL or --url")
+    })?;
+    Ok(format!("sqlite:{}", path.replace('%', "%25").replace('?', "%3F")))
+}
+
+async fn open(mut options: Options, mut url: StoreUrl) -> Result<Locks, Error> {
+    if let Some(space) = url.take("namespace") {
+        options = options.namespace(space);
+    }
+    if let Some(fence) = url.take("require") {
+        options = options.require(fence.parse::<Fence>()?);
+    }
+    let backend = backend(url).await?;
+    options.open(backend)
+}
+
+/// One arm a store.
+async fn backend(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
+    match url.scheme.as_str() {
+        "memory" => {
+            known(&url, &[])?;
+            let store = if url.path.is_empty() { Memory::new() } else { Memory::named(&url.path) };
+            Ok(store.into_backend())
+        }
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Err(Error::new(Kind::Unsupported, "not yet")),
+        #[cfg(feature = "file")]
+        "file" => Err(Error::new(Kind::Unsupported, "not yet")),
+        #[cfg(not(feature = "sqlite"))]
+        "sqlite" => Err(missing("sqlite")),
+        #[cfg(not(feature = "file"))]
+        "file" => Err(missing("file")),
+        other => Err(Error::new(Kind::Usage, format!("no store is called {other:?}"))
+            .with_hint(format!("known: {}", schemes().join(", ")))),
+    }
+}
+
+fn known(url: &StoreUrl, own: &[&str]) -> Result<(), Error> {
+    let mut all = own.to_vec();
+    all.extend(COMMON);
+    url.finish(&all)
+}
+
+#[allow(dead_code)] // used by whichever store is left out of the build
+fn missing(feature: &str) -> Error {
+    Error::new(Kind::Unsupported, format!("this build has no {feature} store"))
+        .with_hint(format!("build distlock with the feature {feature:?}"))
+}
+
+fn schemes() -> Vec<&'static str> {
+    vec!["memory:", "sqlite:PATH", "file:DIR"]
+}
+
+/// What every store of this build promises: the README's table is made from it.
+#[must_use]
+pub fn stores() -> Vec<Capability> {
+    #[allow(unused_mut)]
+    let mut all = vec![memory::capability().clone()];
+    all
+}
