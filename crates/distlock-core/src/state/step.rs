@@ -242,22 +242,27 @@ impl LockState {
 
     fn release(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) -> Reply {
         let Some(i) = self.hold_of(req) else {
-            self.queue.retain(|w| w.claim.req != *req);
             let released = |s: &Spent| s.req == *req && s.end == End::Released;
-            return match self.spent.iter().any(released) {
-                true => Reply::Released,
-                false => Reply::Lost(Why::Gone),
-            };
+            if self.spent.iter().any(released) {
+                return Reply::Released;
+            }
+            // Too late, but its holder is done with it: an acquire still under way must not bring
+            // it back. On record as cancelled, so that a replay does not claim that it was held.
+            self.cancel(req, now, rules, effects);
+            return Reply::Lost(Why::Gone);
         };
         let hold = &mut self.holds[i];
         let reply = match hold.phase {
             Phase::Lingering => return Reply::Released,
             Phase::Held if hold.min_until() > now.lease => {
+                let until = hold.min_until();
                 hold.phase = Phase::Lingering;
-                hold.expires = hold.min_until();
+                hold.expires = until;
+                self.spend(*req, End::Released, until, rules);
                 return Reply::Released;
             }
             Phase::Held | Phase::Claimed { .. } => Reply::Released,
+            // Its end is on record as a cancel already, and a replay of this must not say more.
             Phase::Revoked => Reply::Lost(Why::Revoked),
         };
         self.holds.remove(i);
@@ -291,7 +296,6 @@ impl LockState {
         };
         let mut taken = Vec::new();
         for hold in self.holds.iter_mut().filter(|h| meant(h)) {
-            taken.push(hold.claim.req);
             effects.revoked.push(hold.address());
             // Nobody believes in a claim or in a hold that was released: those end at once.
             let believed = matches!(hold.phase, Phase::Held | Phase::Revoked);
@@ -299,15 +303,14 @@ impl LockState {
                 Force::Revoke if believed => hold.phase = Phase::Revoked,
                 _ => hold.expires = now.lease,
             }
+            taken.push((hold.claim.req, hold.expires));
         }
         if taken.is_empty() {
             return Reply::NoMatch;
         }
         self.holds.retain(|h| h.expires > now.lease);
-        if how == Force::Now {
-            for req in taken {
-                self.spend(req, End::Cancelled, now.lease, rules);
-            }
+        for (req, end) in taken {
+            self.spend(req, End::Cancelled, end, rules);
         }
         self.promote(now, rules, effects);
         Reply::Forced
@@ -335,8 +338,12 @@ impl LockState {
         Reply::Settled
     }
 
-    fn spend(&mut self, req: ReqId, end: End, now: Micros, rules: &Rules) {
-        self.spent.retain(|s| s.req != req);
+    /// Remembers that a request has ended, for a while after `from`. How it ended first stays.
+    fn spend(&mut self, req: ReqId, end: End, from: Micros, rules: &Rules) {
+        let before = self.spent.iter().position(|s| s.req == req);
+        let before = before.and_then(|i| self.spent.remove(i));
+        let until = from.plus(rules.tombstone);
+        let (end, until) = before.map_or((end, until), |s| (s.end, until.max(s.until)));
         let cap = match end {
             End::Released => rules.released_cap,
             End::Cancelled => rules.cancelled_cap,
@@ -349,7 +356,7 @@ impl LockState {
             !drop
         });
         if cap > 0 {
-            self.spent.push_back(Spent { req, end, until: now.plus(rules.tombstone) });
+            self.spent.push_back(Spent { req, end, until });
         }
     }
 
