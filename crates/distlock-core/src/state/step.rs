@@ -144,6 +144,7 @@ impl LockState {
             return self.again(i, claim, now, rules, effects);
         }
         if let Some(refusal) = self.refusal(claim) {
+            self.leave(&claim.req, now, rules, effects);
             return Reply::Refused(refusal);
         }
         let nobody_ahead = self.queue.iter().all(|w| w.deaf);
@@ -154,7 +155,7 @@ impl LockState {
             return self.granted(self.holds.len() - 1, now.lease);
         }
         let Some(wait) = wait else {
-            self.queue.retain(|w| w.claim.req != claim.req);
+            self.leave(&claim.req, now, rules, effects);
             let ahead = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
             return Reply::Busy { ahead, why: self.left(claim.mode, now.lease) };
         };
@@ -324,18 +325,29 @@ impl LockState {
         rules: &Rules,
         effects: &mut Effects,
     ) -> Reply {
-        self.queue.retain(|w| !(gone && w.claim.req == *req));
         if let Some(i) = self.hold_of(req)
             && let Phase::Claimed { since, deadline } = self.holds[i].phase
         {
             let claim = self.holds.remove(i).claim;
-            if !gone {
-                let place = self.queue.partition_point(|w| w.since < since);
-                self.queue.insert(place, Waiter { claim, since, deadline, deaf: true });
-            }
-            self.promote(now, rules, effects);
+            self.pass_over(claim, since, deadline);
         }
+        if gone {
+            self.queue.retain(|w| w.claim.req != *req);
+        }
+        self.promote(now, rules, effects);
         Reply::Settled
+    }
+
+    /// Takes a request out of the line, and lets in whom it kept waiting.
+    fn leave(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) {
+        self.queue.retain(|w| w.claim.req != *req);
+        self.promote(now, rules, effects);
+    }
+
+    /// Puts a promoted waiter back to its place in line, passed over until it is heard of.
+    fn pass_over(&mut self, claim: Claim, since: Micros, deadline: Micros) {
+        let place = self.queue.partition_point(|w| w.since < since);
+        self.queue.insert(place, Waiter { claim, since, deadline, deaf: true });
     }
 
     /// Remembers that a request has ended, for a while after `from`. How it ended first stays.
