@@ -1,6 +1,7 @@
 //! The rules, in the order in which every operation meets them:
 //!
-//! 1. what has ended is dropped: holds, waiters not heard of, memories of spent requests;
+//! 1. what has ended is dropped: holds, waiters not heard of, memories of spent requests; a waiter
+//!    whose promotion ended unconfirmed is back in its place, passed over;
 //! 2. the asking waiter, if it is in line, is heard of;
 //! 3. the head of the line is promoted while it is compatible with every holder;
 //! 4. then the operation itself.
@@ -40,20 +41,20 @@ impl LockState {
         Step { reply, effects }
     }
 
-    fn drop_ended(&mut self, now: Micros) {
-        let mut delay_until = self.delay_until;
-        self.holds.retain(|h| {
-            let alive = h.expires > now;
-            // Only a holder that may still believe in its hold is a reason to wait on.
-            if !alive
-                && matches!(h.phase, Phase::Held | Phase::Revoked)
-                && !h.claim.lock_delay.is_zero()
-            {
-                delay_until = delay_until.max(h.expires.plus(h.claim.lock_delay));
+    pub(super) fn drop_ended(&mut self, now: Micros) {
+        let ended: Vec<Hold> = self.holds.extract_if(.., |h| h.expires <= now).collect();
+        for hold in ended {
+            match hold.phase {
+                // Only a holder that may still believe in its hold is a reason to wait on.
+                Phase::Held | Phase::Revoked if !hold.claim.lock_delay.is_zero() => {
+                    let until = hold.expires.plus(hold.claim.lock_delay);
+                    self.delay_until = self.delay_until.max(until);
+                }
+                // It may not have heard that it was its turn, which is no reason to lose its place.
+                Phase::Claimed { since, deadline } => self.pass_over(hold.claim, since, deadline),
+                Phase::Held | Phase::Revoked | Phase::Lingering => {}
             }
-            alive
-        });
-        self.delay_until = delay_until;
+        }
         self.queue.retain(|w| w.deadline > now);
         self.spent.retain(|s| s.until > now);
     }
@@ -67,6 +68,10 @@ impl LockState {
         if let Some(w) = self.queue.iter_mut().find(|w| w.claim.req == *req) {
             w.deadline = w.deadline.max(now.plus(*wait));
             w.deaf = false;
+        } else if let Some(i) = self.hold_of(req)
+            && let Phase::Claimed { deadline, .. } = &mut self.holds[i].phase
+        {
+            *deadline = (*deadline).max(now.plus(*wait));
         }
     }
 
@@ -122,7 +127,7 @@ impl LockState {
     /// wall does while this state is kept, and rising past a loss of it while the wall is right.
     /// A block is cut rather than let `hi` run ahead of the wall.
     fn next_tokens(&mut self, wish: NonZeroU32, wall: Micros, rules: &Rules) -> (u64, u32) {
-        let token = (self.hi + 1).max(wall.0).min(Token::MAX.get());
+        let token = self.hi.saturating_add(1).max(wall.0).min(Token::MAX.get());
         let room = wall.plus(rules.ahead).0.saturating_sub(token).max(1);
         let block = u64::from(wish.get()).min(room);
         self.hi = token + block - 1;
@@ -163,15 +168,24 @@ impl LockState {
             if self.queue.is_empty() {
                 effects.contended.extend(self.holds.iter().map(Hold::address));
             }
-            let last = self.queue.back().map_or(Micros(0), |w| Micros(w.since.0 + 1));
             self.queue.push_back(Waiter {
                 claim: claim.clone(),
-                since: now.lease.max(last),
+                since: self.next_since(now.lease),
                 deadline: now.lease.plus(wait),
                 deaf: false,
             });
         }
         Reply::Waiting { ahead: self.ahead(&claim.req), why: self.left(claim.mode, now.lease) }
+    }
+
+    /// A place behind everybody in line and everybody who may be put back there.
+    fn next_since(&self, now: Micros) -> Micros {
+        let claimed = self.holds.iter().filter_map(|h| match h.phase {
+            Phase::Claimed { since, .. } => Some(since),
+            _ => None,
+        });
+        let last = self.queue.iter().map(|w| w.since).chain(claimed).max();
+        last.map_or(now, |last| now.max(Micros(last.0.saturating_add(1))))
     }
 
     /// The same request once more: a replay, or the confirmation of a promotion.
