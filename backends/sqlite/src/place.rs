@@ -34,6 +34,8 @@ const LOCAL: &[(u64, &str)] = &[
     (0x794C_7630, "overlayfs"),
 ];
 const TMPFS: u64 = 0x0102_1994;
+/// SQLite takes paths of 512 bytes, with what it appends.
+const LONGEST: usize = 500;
 
 impl Place {
     /// Makes sure that there is a file to open, private to its user.
@@ -55,6 +57,10 @@ impl Place {
             Err(e) => return Err(wrong(e.into())),
         }
         let file = fs::canonicalize(&path).map_err(wrong)?;
+        if file.as_os_str().len() > LONGEST {
+            return Err(Error::new(Kind::Usage, "the path is too long for SQLite")
+                .with_hint(format!("at most {LONGEST} bytes, links resolved")));
+        }
         if !fs::metadata(&file).map_err(wrong)?.is_file() {
             return Err(Error::new(Kind::Usage, format!("{} is not a file", file.display()))
                 .with_hint("name a file in it, for example locks.db"));
@@ -95,7 +101,9 @@ fn trouble(path: &Path, e: io::Error) -> Error {
         io::ErrorKind::ReadOnlyFilesystem => {
             (Kind::Refused, "this place is read-only; choose a path that can be written")
         }
-        io::ErrorKind::NotADirectory => (Kind::Usage, "a part of the path is a file"),
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            (Kind::Usage, "a part of the path is a file")
+        }
         io::ErrorKind::NotFound => (Kind::Usage, "is it a link that leads nowhere?"),
         _ => (Kind::Store, "check the path and its file system"),
     };

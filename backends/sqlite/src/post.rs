@@ -250,3 +250,49 @@ fn listen(inbox: &UnixDatagram, ears: &OnceLock<Ears>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use distlock_core::{Name, Namespace};
+
+    fn turn(via: &str) -> Vec<(FullName, Effects)> {
+        let lock = FullName { space: Namespace::default(), name: Name::new("x").unwrap() };
+        let turns = vec![(ReqId::random(), via.to_owned())];
+        vec![(lock, Effects { turns, ..Effects::default() })]
+    }
+
+    #[test]
+    fn a_full_socket_is_deaf_and_a_closed_one_is_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        let post = Post::open(dir.path()).unwrap();
+        let session = ReqId::random().to_string();
+        let silent = UnixDatagram::bind(dir.path().join(socket(&session))).unwrap();
+        let mut dead = HashSet::new();
+        let mut heard = 0;
+        let unheard = loop {
+            let unheard = post.deliver(turn(&session), &mut dead);
+            if !unheard.is_empty() {
+                break unheard;
+            }
+            heard += 1;
+        };
+        assert!(heard > 0 && !unheard[0].2 && dead.is_empty(), "full is not dead");
+        drop(silent);
+        assert!(post.deliver(turn(&session), &mut dead)[0].2, "refused");
+        assert!(dead.contains(&session));
+        assert!(post.deliver(turn(&ReqId::random().to_string()), &mut dead)[0].2, "no such file");
+        assert!(!post.deliver(turn("../elsewhere"), &mut dead)[0].2, "not an address of ours");
+    }
+
+    #[test]
+    fn the_longest_letter_fits() {
+        let lock = FullName {
+            space: Namespace::new("n".repeat(64)).unwrap(),
+            name: Name::new("\u{1}".repeat(255)).unwrap(),
+        };
+        let note = || Note { what: What::Contended, lock: lock.clone(), req: ReqId::random() };
+        let notes: Vec<Note> = (0..NOTES).map(|_| note()).collect();
+        assert!(serde_json::to_vec(&notes).unwrap().len() < LETTER);
+    }
+}
