@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use distlock_core::info::Query;
 use distlock_core::lease::{Answer, LeaseStore, Wake};
 use distlock_core::seam::{Event, Force, Forced};
 use distlock_core::{Clock, Why};
@@ -80,6 +81,8 @@ fn dead() {
         // A claim left to the dead would have cost a second each.
         let took = store.clock().now().since(start);
         assert!(took < Duration::from_secs(1), "{took:?} for six dead waiters");
+        let seen = store.inspect(&Query::Name(lock("queue"))).await.unwrap();
+        assert!(seen[0].waiters.is_empty(), "the dead stand in no line");
     });
 }
 
