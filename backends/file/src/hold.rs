@@ -90,7 +90,7 @@ impl Worker {
             let waiters = u32::try_from(behind).unwrap_or(u32::MAX);
             Locked::Held { conn, tokens, waiters }
         });
-        if let Err(Ok(Locked::Held { conn, .. })) = seat.done.send(answer) {
+        if let Err(Ok(Locked::Held { conn, .. })) = seat.answer(answer) {
             // Whoever asked has gone. It never held the lock, so no min_hold applies.
             conn.forget();
             if let Some(held) = spot.held.take() {

@@ -11,7 +11,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `store` | the public store and the future of a lock call |
+//! | `store`, `seat` | the public store, the future of a lock call and where it waits |
 //! | `capability` | what the store promises |
 //! | `worker`, `turn`, `hold` | the one thread that does all file work: commands, whose turn it is, grant and release |
 //! | `blocker` | the thread that waits inside `flock` |
@@ -32,6 +32,7 @@ mod live;
 mod local;
 mod lockfile;
 mod record;
+mod seat;
 mod stem;
 mod store;
 mod sweep;

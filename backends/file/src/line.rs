@@ -118,9 +118,14 @@ pub(crate) fn from_first_alive(line: &Path, sessions: &Path, own: &str) -> io::R
     Ok(tickets)
 }
 
-/// Who waits with a ticket, if it says so.
+/// Who waits with a ticket; `None` when it has left.
 pub(crate) fn who(line: &Path, ticket: &Ticket) -> Option<Waiting> {
-    serde_json::from_slice(&std::fs::read(line.join(&*ticket.0)).ok()?).ok()
+    let text = std::fs::read(line.join(&*ticket.0)).ok()?;
+    // One that has only just arrived may still be writing who it is.
+    serde_json::from_slice(&text).ok().or_else(|| {
+        let owner = Owner::named(ticket.req()?.to_string()).ok()?;
+        Some(Waiting { owner, label: Label::new("just arrived") })
+    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! The store itself, and the future of a lock call.
 
+use std::future::{Future, poll_fn};
 use std::path::Path;
-use std::pin::pin;
 use std::sync::mpsc::{Sender, channel};
+use std::task::Poll;
 use std::time::Duration;
 
 use distlock_core::info::Query;
@@ -13,7 +14,7 @@ use distlock_core::{
     Capability, Clock, Error, Force, Forced, FullName, Human, Kind, LockInfo, Patience, ReqId,
     Token, engine,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::capability::CAPABILITY;
 use crate::fence::Fence;
@@ -21,9 +22,10 @@ use crate::inspect::Looker;
 use crate::layout::{self, Machine};
 use crate::live::any_alive;
 use crate::local;
+use crate::seat::{Heard, seat};
 use crate::stem::Stem;
 use crate::trouble::{closed, trouble};
-use crate::worker::{Cmd, Seat, Worker};
+use crate::worker::{Cmd, Worker};
 
 /// How a [`FileStore`] is opened.
 #[derive(Clone, Debug)]
@@ -192,27 +194,26 @@ impl SessionStore for FileStore {
         };
         let stem = Stem::of(&ask.lock);
         let mut undo = Undo { stem: stem.clone(), req: ask.req, tx: &self.tx, armed: true };
-        let (done, mut answer) = oneshot::channel();
-        let (news, mut heard) = watch::channel(Default::default());
-        let seat = Seat { done, news };
+        let (seat, chair) = seat();
         self.tx.send(Cmd::Lock { ask: ask.clone(), seat }).map_err(|_| closed())?;
 
-        let over = async {
-            match until {
-                Some(at) => self.looker.clock.sleep_until(at).await,
-                None => std::future::pending().await,
-            }
+        // In a box, and only where there is an end: most wait without, and a thousand may wait.
+        let mut over = until.map(|at| Box::pin(self.looker.clock.sleep_until(at)));
+        let mut hear = async || {
+            poll_fn(|cx| match chair.poll(cx) {
+                Poll::Ready(heard) => Poll::Ready(Some(heard)),
+                Poll::Pending => match &mut over {
+                    Some(end) => end.as_mut().poll(cx).map(|()| None),
+                    None => Poll::Pending,
+                },
+            })
+            .await
         };
-        let mut over = pin!(over);
         let got = loop {
-            tokio::select! {
-                biased;
-                got = &mut answer => break Some(got),
-                Ok(()) = heard.changed() => {
-                    let standing = heard.borrow_and_update().clone();
-                    seen(&standing);
-                }
-                () = &mut over => break None,
+            match hear().await {
+                Some(Heard::Answer(answer)) => break Some(answer),
+                Some(Heard::News(standing)) => seen(&standing),
+                None => break None,
             }
         };
         let got = match got {
@@ -225,12 +226,17 @@ impl SessionStore for FileStore {
                         return Ok(Locked::Busy(standing));
                     }
                     // Granted in the very last moment: the answer is there.
-                    Err(_) => answer.await,
+                    Err(_) => loop {
+                        let heard = poll_fn(|cx| chair.poll(cx)).await;
+                        if let Heard::Answer(answer) = heard {
+                            break answer;
+                        }
+                    },
                 }
             }
         };
         undo.armed = false;
-        let mut locked = got.map_err(|_| closed())?.map_err(|e| e.lock(&ask.lock))?;
+        let mut locked = got.map_err(|e| e.lock(&ask.lock))?;
         if let Locked::Held { conn, .. } = &mut locked {
             conn.told = true;
         }

@@ -17,8 +17,9 @@ use crate::hold::Ready;
 use crate::line::{self, Ticket, Waiting};
 use crate::live::is_alive;
 use crate::lockfile::LockFile;
+use crate::seat::Seat;
 use crate::trouble::trouble;
-use crate::worker::{Seat, Spot, Waiter, Worker};
+use crate::worker::{Spot, Waiter, Worker};
 
 /// How often, and how long apart, a try looks again at a lock that is taken but not by anybody in
 /// the file: an abandoned wait or a sweep has it for a moment, or a grant is being written.
@@ -31,7 +32,12 @@ impl Worker {
         let patient = ask.patience != Patience::Never;
         let first = spot.waiters.is_empty();
         match self.at_once(spot, patient) {
-            Ok(Some(ready)) => return self.grant(spot, ready, None, Waiter { ask, seat }, 0),
+            Ok(Some(ready)) => {
+                self.grant(spot, ready, None, Waiter { ask, seat }, 0);
+                if spot.held.is_some() {
+                    return;
+                }
+            }
             Ok(None) if patient => match self.queue(spot, &ask) {
                 Ok(ticket) => {
                     spot.waiters.insert(ticket.clone(), Waiter { ask, seat });
@@ -40,10 +46,13 @@ impl Worker {
                         return self.news_to(spot, &ticket);
                     }
                 }
-                Err(e) => drop(seat.done.send(Err(e))),
+                Err(e) => drop(seat.answer(Err(e))),
             },
-            Ok(None) => drop(seat.done.send(Ok(Locked::Busy(self.standing(spot, None))))),
-            Err(e) => drop(seat.done.send(Err(e))),
+            Ok(None) => {
+                let busy = Locked::Busy(self.standing(spot, None));
+                drop(seat.answer(Ok(busy)));
+            }
+            Err(e) => drop(seat.answer(Err(e))),
         }
         self.settle(spot);
     }
@@ -179,12 +188,12 @@ impl Worker {
     /// Takes a waiter out of the line; answers where it stood, if it still stood there.
     pub(crate) fn withdraw(&mut self, spot: &mut Spot, req: ReqId) -> Option<Standing> {
         let ticket = spot.waiters.iter().find(|(_, w)| w.ask.req == req)?.0.clone();
+        let line = line::all(&spot.line).unwrap_or_default();
+        let ahead = line.partition_point(|t| *t < ticket);
+        let standing = self.standing(spot, Some(u32::try_from(ahead).unwrap_or(u32::MAX)));
         spot.waiters.remove(&ticket);
         spot.moved = true;
-        let line = line::all(&spot.line).unwrap_or_default();
-        let ahead = line.iter().take_while(|t| **t < ticket).count();
         line::leave(&spot.line, &ticket);
-        let standing = self.standing(spot, Some(u32::try_from(ahead).unwrap_or(u32::MAX)));
         if ahead == 0 {
             self.settle(spot);
         } else if spot.waiters.is_empty() {
@@ -214,15 +223,25 @@ impl Worker {
         {
             return self.fail(spot, &e);
         }
-        let same = spot.head.as_ref().is_some_and(|head| {
-            !spot.waiters.contains_key(head)
-                && line::has(&spot.line, head)
-                && is_alive(&self.sessions, head.session()).unwrap_or(true)
-        });
-        if !same {
+        let calm = match &spot.head {
+            // Ours, and either the holder is too or a thread waits inside flock. That file may have
+            // been removed by hand: then the lock at the path is another one.
+            Some(head) if spot.waiters.contains_key(head) => {
+                spot.held.is_some() || spot.ours.is_some() || {
+                    spot.ours = LockFile::try_lock(&spot.path).ok().flatten();
+                    spot.ours.is_none()
+                }
+            }
+            Some(head) => {
+                line::has(&spot.line, head)
+                    && is_alive(&self.sessions, head.session()).unwrap_or(true)
+            }
+            None => false,
+        };
+        if !calm {
             self.settle(spot);
         }
-        if !same || std::mem::take(&mut spot.moved) {
+        if !calm || std::mem::take(&mut spot.moved) {
             self.news(spot, usize::MAX);
         }
     }
@@ -232,14 +251,14 @@ impl Worker {
         let line = line::all(&spot.line).unwrap_or_default();
         let standing = self.standing(spot, None);
         for (ticket, waiter) in spot.waiters.iter().take(howmany) {
-            tell_news(waiter, &standing, line.partition_point(|t| t < ticket));
+            waiter.seat.news(&standing, line.partition_point(|t| t < ticket));
         }
     }
 
     fn news_to(&self, spot: &Spot, ticket: &Ticket) {
         let ahead = line::all(&spot.line).map_or(0, |line| line.partition_point(|t| t < ticket));
         if let Some(waiter) = spot.waiters.get(ticket) {
-            tell_news(waiter, &self.standing(spot, None), ahead);
+            waiter.seat.news(&self.standing(spot, None), ahead);
         }
     }
 
@@ -247,20 +266,7 @@ impl Worker {
     pub(crate) fn fail(&mut self, spot: &mut Spot, e: &Error) {
         for (ticket, waiter) in std::mem::take(&mut spot.waiters) {
             line::leave(&spot.line, &ticket);
-            let _ = waiter.seat.done.send(Err(e.clone()));
+            drop(waiter.seat.answer(Err(e.clone())));
         }
     }
-}
-
-/// Only a change is news, and a holder that grows older is none.
-fn tell_news(waiter: &Waiter, standing: &Standing, ahead: usize) {
-    let ahead = Some(u32::try_from(ahead).unwrap_or(u32::MAX));
-    waiter.seat.news.send_if_modified(|last| {
-        let token = |s: &Standing| s.holder.as_ref().map(|h| h.token);
-        let changed = (token(last), last.ahead) != (token(standing), ahead);
-        if changed {
-            *last = Standing { ahead, ..standing.clone() };
-        }
-        changed
-    });
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use distlock_core::busy::Standing;
 use distlock_core::seam::Ask;
-use distlock_core::session::{Alive, Locked};
+use distlock_core::session::Alive;
 use distlock_core::{BootInstant, Clock, Error, FullName, ReqId, Why, engine};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::blocker::Blocker;
 use crate::fence::Fence;
@@ -19,15 +19,13 @@ use crate::line::Ticket;
 use crate::live::{Session, is_alive};
 use crate::lockfile::{LockFile, peek};
 use crate::record::Phase;
+use crate::seat::Seat;
 use crate::stem::Stem;
-use crate::store::FileConn;
 use crate::sweep::Sweeper;
 use crate::trouble::{closed, trouble};
 
 /// How often a waiting client looks after what no datagram tells: a dead head, a lost message.
 const LOOK: Duration = Duration::from_secs(1);
-
-pub(crate) type Answer = Result<Locked<FileConn>, Error>;
 
 pub(crate) enum Cmd {
     Lock {
@@ -77,12 +75,6 @@ pub(crate) enum Cmd {
     Close {
         reply: Option<oneshot::Sender<()>>,
     },
-}
-
-/// Where a request's answer goes.
-pub(crate) struct Seat {
-    pub(crate) done: oneshot::Sender<Answer>,
-    pub(crate) news: watch::Sender<Standing>,
 }
 
 pub(crate) struct Waiter {
