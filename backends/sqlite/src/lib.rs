@@ -14,6 +14,7 @@
 
 mod answer;
 mod boot;
+mod driver;
 mod lane;
 mod ledger;
 mod options;
