@@ -165,10 +165,11 @@ impl<S: LeaseStore> Inner<S> {
                 }
                 _ => return Err(spent()),
             };
-            if let Some(seen) = seen
-                && changed(&last, &standing)
-            {
-                seen(&standing);
+            if changed(&last, &standing) {
+                tracing::debug!(lock = %ask.lock, %standing, "waiting");
+                if let Some(seen) = seen {
+                    seen(&standing);
+                }
             }
             last = standing;
             let now = self.clock().now();
