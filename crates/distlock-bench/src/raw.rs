@@ -90,8 +90,8 @@ fn sqlite(dir: &Path, names: usize) -> Result<Call, Error> {
     }))
 }
 
-/// One file a name; the first call takes the flock and writes a token to the disk, the second
-/// unlocks.
+/// One file a name; the first call takes the flock and writes a token, the second unlocks. Nothing
+/// is synced: ours syncs one token in ten seconds for all locks, not one a grant.
 fn files(dir: &Path, names: usize) -> Result<Call, Error> {
     let mut open = Vec::new();
     for name in 0..names {
@@ -104,8 +104,7 @@ fn files(dir: &Path, names: usize) -> Result<Call, Error> {
         if !*held {
             done = done
                 .and_then(|()| file.seek(SeekFrom::Start(0)))
-                .and_then(|_| file.write_all(b"00000000000000000001"))
-                .and_then(|()| file.sync_data());
+                .and_then(|_| file.write_all(b"00000000000000000001"));
         }
         *held = !*held;
         debug_assert!(done.is_ok());
