@@ -13,8 +13,11 @@ use tokio::sync::oneshot;
 use crate::child::Child;
 use crate::kit::{Dir, Named, ask, cycle, give, run, take};
 
-pub(crate) const TRIALS: &[Named] =
-    &[("bench_solo_cycle", solo), ("bench_hand_over_between_processes", hand_over)];
+pub(crate) const TRIALS: &[Named] = &[
+    ("bench_solo_cycle", solo),
+    ("bench_hand_over_between_processes", hand_over),
+    ("bench_a_thousand_waiters", thousand),
+];
 
 const ROUNDS: usize = 1000;
 
@@ -100,5 +103,40 @@ fn hand_over() {
         }
         percentiles("hand-over between two processes", times);
         child.tell("end");
+    });
+}
+
+/// What a line of a thousand costs: one call that says they all live, and one hand-over.
+fn thousand() {
+    let dir = Dir::new();
+    run(async {
+        let clock = Clock::system();
+        let store = Sqlite::open(dir.db(), SqliteOptions::new()).await.unwrap();
+        let mut held = ask("long");
+        held.ttl = Duration::from_secs(3600);
+        take(&store, &held).await;
+        let wait = Duration::from_secs(600);
+        let asks: Vec<_> = (0..1000).map(|_| ask("long")).collect();
+        for ask in &asks {
+            store.acquire(ask, Some(wait)).await.unwrap();
+        }
+        let beats: Vec<_> = asks.iter().map(|a| (a.key(), wait)).collect();
+        let mut times = Vec::new();
+        for _ in 0..50 {
+            let start = clock.now();
+            store.heartbeat(&beats).await.unwrap();
+            times.push(clock.now().since(start));
+        }
+        percentiles("a heartbeat of a thousand waiters", times);
+        let mut times = Vec::new();
+        let mut key = held.key();
+        for ask in &asks[..100] {
+            let start = clock.now();
+            give(&store, &key).await;
+            take(&store, ask).await;
+            times.push(clock.now().since(start));
+            key = ask.key();
+        }
+        percentiles("release and confirmed grant with a thousand in line", times);
     });
 }
