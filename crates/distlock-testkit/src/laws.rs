@@ -131,5 +131,6 @@ fn misbehaving() -> Vec<Law> {
         law!(faults::s22_a_lost_reply_is_not_a_second_entry).when(|t| t.memory),
         law!(faults::trouble_in_line_is_waited_out).when(|t| t.memory),
         law!(faults::a_stolen_lock_is_found_out).when(|t| t.memory),
+        law!(faults::s42_old_names_are_forgotten).when(|t| t.memory),
     ]
 }

@@ -30,4 +30,4 @@ mod wait;
 
 pub use law::{Law, Traits};
 pub use site::{Made, Site};
-pub use suite::{Connect, Hook, Lose, Suite, run};
+pub use suite::{Connect, Hook, Lose, Suite, leased, pinned, run};

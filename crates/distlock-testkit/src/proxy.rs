@@ -148,24 +148,33 @@ async fn carry(
     let Ok(server) = TcpStream::connect(server).await else { return };
     for stream in [&client, &server] {
         let _ = stream.set_nodelay(true);
-        // So that closing is a reset, which is what a crashed machine's peer sees.
-        let _ = stream.set_zero_linger();
     }
-    let ((cr, cw), (sr, sw)) = (client.into_split(), server.into_split());
-    let there = pump(Way::Requests, cr, sw, forecast.clone(), state.clone());
-    let back = pump(Way::Replies, sr, cw, forecast.clone(), state);
-    tokio::select! {
-        _ = forecast.wait_for(|w| w.gone || w.resets != resets) => {}
-        _ = async { tokio::join!(there, back) } => {}
+    let ((mut cr, mut cw), (mut sr, mut sw)) = (client.into_split(), server.into_split());
+    let ended = {
+        let there = pump(Way::Requests, &mut cr, &mut sw, forecast.clone(), &state);
+        let back = pump(Way::Replies, &mut sr, &mut cw, forecast.clone(), &state);
+        tokio::select! {
+            _ = forecast.wait_for(|w| w.gone || w.resets != resets) => false,
+            _ = async { tokio::join!(there, back) } => true,
+        }
+    };
+    if !ended {
+        // Closing is to be a reset, which is what a crashed machine's peer sees: no farewell, and
+        // nothing is waited for.
+        for half in [&cr, &sr] {
+            let _ = half.as_ref().set_zero_linger();
+        }
+        cw.forget();
+        sw.forget();
     }
 }
 
 async fn pump(
     way: Way,
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
     mut forecast: watch::Receiver<Weather>,
-    state: Arc<State>,
+    state: &State,
 ) -> io::Result<()> {
     let mut chunk = vec![0; 16 * 1024];
     loop {

@@ -2,11 +2,15 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use distlock_core::capability::Capability;
-use distlock_core::seam::Fut;
+use distlock_core::lease::LeaseStore;
+use distlock_core::leased::Leased;
+use distlock_core::pinned::Pinned;
+use distlock_core::seam::{Backend, Fut};
+use distlock_core::session::SessionStore;
 use distlock_core::{Clock, Error, FullName, Locks, memory};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -54,11 +58,23 @@ impl Suite {
     }
 
     /// A store that other processes reach by a URL. `make` starts a fresh one in a directory of
-    /// its own (for a store of files, it only has to name the URL).
+    /// its own.
     #[must_use]
-    pub fn by_url(capability: &'static Capability, make: Make, connect: Connect) -> Self {
-        let by_url = Some((make, connect));
+    pub fn by_url(capability: Capability, make: Make, connect: Connect) -> Self {
+        // One suite a program: what is leaked here lives as long as the program does anyway.
+        let (capability, by_url) = (&*Box::leak(Box::new(capability)), Some((make, connect)));
         Self { capability, by_url, lose: None, wipe: None, restart: None, cut: None }
+    }
+
+    /// A store that is files in a directory: `connect` gets the path of one that does not exist
+    /// yet.
+    #[must_use]
+    pub fn files(capability: Capability, connect: Connect) -> Self {
+        let make: Make = |dir| {
+            let path = dir.join("store").display().to_string();
+            Box::pin(async move { Ok(Made::at(path)) })
+        };
+        Self::by_url(capability, make, connect)
     }
 
     /// Adds how an operator deletes a lock's record.
@@ -158,4 +174,14 @@ macro_rules! suite {
             $crate::run($suite)
         }
     };
+}
+
+/// A client of a lease store, as the one line of its test file needs it.
+pub fn leased(store: impl LeaseStore) -> Locks {
+    Locks::from_store(Arc::new(Leased::new(store)) as Arc<dyn Backend>)
+}
+
+/// A client of a session store, likewise.
+pub fn pinned(store: impl SessionStore) -> Locks {
+    Locks::from_store(Arc::new(Pinned::new(store)) as Arc<dyn Backend>)
 }

@@ -1,6 +1,5 @@
 //! Waiting in tests: for a condition, for a future, never for a guessed while.
 
-use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;
 
@@ -74,12 +73,4 @@ pub(crate) async fn busy(locks: &Locks, name: &str) -> Busy {
 pub(crate) async fn give_back(guard: Guard) {
     let released = guard.release().await.expect("an answer to a release");
     assert_eq!(released, distlock_core::Released::Released);
-}
-
-/// The error of a result, which must not be a success.
-pub(crate) fn refused<T: Debug, E>(r: Result<T, E>) -> E {
-    match r {
-        Ok(v) => panic!("should have been refused: {v:?}"),
-        Err(e) => e,
-    }
 }

@@ -286,3 +286,29 @@ pub async fn a_stolen_lock_is_found_out(site: &Site) {
     let holder = busy(&s.other, &name).await.standing.holder.expect("the thief");
     assert_eq!(holder.token, thief);
 }
+
+/// Names nobody uses are forgotten once their tombstones are over; only their tokens go on.
+pub async fn s42_old_names_are_forgotten(site: &Site) {
+    let clock = Clock::held();
+    let memory = Memory::on(clock.clone());
+    let locks = Locks::from_store(memory.client());
+    let names: Vec<String> = (0..1000).map(|i| format!("one-shot/{i}")).collect();
+    let mut highest = None;
+    for name in &names {
+        let guard = take(&locks, name).await;
+        highest = highest.max(Some(guard.token()));
+        give_back(guard).await;
+    }
+    let known =
+        |names: &[String]| names.iter().filter(|n| memory.peek(&site.full(n)).is_some()).count();
+    assert!(known(&names) > 0, "nothing is remembered: a late replay would be granted");
+    clock.advance(Duration::from_secs(120));
+    clock.step_wall(-3600);
+    for _ in 0..256 {
+        give_back(take(&locks, "another").await).await;
+    }
+    assert_eq!(known(&names), 0, "old names are still remembered");
+    let again = take(&locks, &names[0]).await;
+    assert!(Some(again.token()) > highest, "the token was forgotten with the name");
+    give_back(again).await;
+}

@@ -18,7 +18,7 @@ pub async fn a_name_and_its_prefix_are_two_locks(site: &Site) {
         give_back(one).await;
         busy(&a, long).await;
         give_back(two).await;
-        take(&a, long).await;
+        give_back(take(&a, long).await).await;
     }
 }
 

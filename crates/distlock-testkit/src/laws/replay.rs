@@ -7,7 +7,7 @@ use distlock_core::seam::{Ask, Attempt, Due, Grant, Kept, Released};
 use distlock_core::{Kind, Label, Locks, Mode, Owner, Patience, ReqId};
 
 use crate::Site;
-use crate::wait::{LONG, all_free, busy, line_of, soon, take, task, until, waiters};
+use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, take, task, until, within};
 
 fn ask(site: &Site, name: &str, ttl: Duration, patience: Patience) -> Ask {
     Ask {
@@ -52,31 +52,34 @@ pub async fn a_repeated_ask_is_the_same_grant(site: &Site) {
     }
 }
 
-/// The same waiting request twice has one place in line.
+/// The same waiting request once more, after the first try was dropped: one place in line.
 pub async fn a_repeated_wait_is_one_place_in_line(site: &Site) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let held = take(&a, &name).await;
     let ask = ask(site, &name, LONG, Patience::Forever);
-    let mut waiting = Vec::new();
+    let joined = async || line_of(&a, &name, 1).await;
     for _ in 0..2 {
-        let (b, ask) = (b.clone(), ask.clone());
-        waiting.push(task(async move { granted(&b, &ask).await }));
+        tokio::select! {
+            grant = granted(&b, &ask) => panic!("it is held, but {grant:?}"),
+            () = joined() => {}
+        }
     }
-    line_of(&a, &name, 1).await;
     let behind = task({
         let lock = a.lock(&name).ttl(LONG);
         async move { lock.await.expect("a grant") }
     });
     line_of(&a, &name, 2).await;
-    crate::wait::give_back(held).await;
-    // Both callers learn of the one grant, or the second asks for it once more.
-    let first = soon("its turn", waiting.remove(0));
-    let second = soon("its turn", waiting.remove(0));
-    let (first, second) = tokio::join!(first, second);
-    assert_eq!(first.expect("no panic").tokens, second.expect("no panic").tokens);
-    assert_eq!((holds(&a, &name).await, waiters(&a, &name).await), (1, 1));
+    let again = task({
+        let (b, ask) = (b.clone(), ask.clone());
+        async move { granted(&b, &ask).await }
+    });
+    give_back(held).await;
+    let grant = soon("its turn", again).await.expect("no panic");
+    let shown = a.show(&name).await.expect("an answer").expect("it is held");
+    assert_eq!((shown.holds.len(), shown.waiters.len()), (1, 1), "{shown:?}");
+    assert_eq!((shown.holds[0].req, shown.holds[0].holder.token), (ask.req, grant.tokens.first()));
     let _ = b.backend().release(&ask.key(), None).await.expect("an answer");
-    crate::wait::give_back(soon("the one behind", behind).await.expect("no panic")).await;
+    give_back(soon("the one behind", behind).await.expect("no panic")).await;
 }
 
 /// A replayed grant says what is left, not what was asked for: its deadline is that of the first.
@@ -112,7 +115,7 @@ pub async fn a_released_request_never_comes_back(site: &Site) {
         assert_eq!(e.kind(), Kind::Cancelled, "{e:?}");
     }
     assert_eq!(holds(&b, &name).await, 0);
-    crate::wait::give_back(take(&b, &name).await).await;
+    give_back(take(&b, &name).await).await;
 }
 
 /// A cancel that overtakes its acquire wins: the request is never granted.
@@ -151,7 +154,7 @@ pub async fn only_the_holder_releases(site: &Site) {
     let due = [Due { key: stranger.key(), ttl: LONG }];
     let kept = b.backend().keep(&due).await;
     assert!(matches!(kept[..], [Kept::Lost(_)]), "a stranger renewed the lock: {kept:?}");
-    crate::wait::give_back(guard).await;
+    give_back(guard).await;
 }
 
 /// Renewing what has ended never brings it back, not even while nobody else has taken it.
@@ -165,7 +168,7 @@ pub async fn renewing_never_brings_back(site: &Site) {
     let kept = a.backend().keep(&due).await;
     assert!(matches!(kept[..], [Kept::Lost(_)]), "an ended hold was renewed: {kept:?}");
     assert!(b.show(&name).await.expect("an answer").is_none(), "an ended hold came back");
-    crate::wait::give_back(take(&b, &name).await).await;
+    give_back(take(&b, &name).await).await;
 }
 
 /// A waiter nobody hears of any more is dropped from the line after its TTL, and whoever is
@@ -198,8 +201,8 @@ pub async fn an_unheard_waiter_is_dropped(site: &Site) {
         shown.waiters.len() == 1 && shown.waiters[0].req != silent.req
     })
     .await;
-    crate::wait::give_back(held).await;
+    give_back(held).await;
     let prompt = Duration::from_secs(2);
-    let behind = crate::wait::within(prompt, "the living one is served", behind).await;
-    crate::wait::give_back(behind.expect("no panic")).await;
+    let behind = within(prompt, "the living one is served", behind).await;
+    give_back(behind.expect("no panic")).await;
 }

@@ -55,7 +55,7 @@ pub async fn min_hold_outlasts_the_release(site: &Site) {
     assert!(clock.now().since(start) >= min, "a dropped guard cut min_hold short");
     clock.sleep(min / 10).await;
     give_back(next.expect("a grant")).await;
-    take(&a, &name).await;
+    give_back(take(&a, &name).await).await;
 }
 
 /// After an expiry nobody is granted for the lock-delay; after a release everybody at once.

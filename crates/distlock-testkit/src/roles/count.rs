@@ -17,7 +17,8 @@ pub(super) async fn count(mut stage: Stage) {
         let n: u64 =
             std::fs::read_to_string(&file).expect("the counter").parse().expect("a number");
         std::fs::write(&file, (n + 1).to_string()).expect("the counter");
-        recorder.release(guard).await.expect("a release");
+        let released = recorder.release(guard).await.expect("a release");
+        assert_eq!(released, distlock_core::Released::Released, "lost while counting");
     }
     recorder.end().expect("a history");
     stage.say("done");
