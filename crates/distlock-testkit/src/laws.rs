@@ -19,7 +19,7 @@ pub mod replay;
 pub mod span;
 pub mod ticket;
 
-use distlock_core::capability::Reentry;
+use distlock_core::capability::{Family, Reentry};
 
 use crate::law::{Law, law};
 
@@ -88,7 +88,8 @@ fn one_process() -> Vec<Law> {
         law!(modes::an_unserved_mode_is_refused)
             .when(|t| !t.capability.shared || !t.capability.permits),
         law!(replay::a_repeated_ask_is_the_same_grant),
-        law!(replay::a_repeated_wait_is_one_place_in_line).when(|t| t.line()),
+        law!(replay::a_repeated_wait_is_one_place_in_line)
+            .when(|t| t.line() && t.capability.family == Family::Lease),
         law!(replay::a_replayed_grant_counts_from_the_first).when(|t| t.expires()),
         law!(replay::a_released_request_never_comes_back),
         law!(replay::a_cancelled_request_never_comes_back),

@@ -171,34 +171,25 @@ pub async fn renewing_never_brings_back(site: &Site) {
     give_back(take(&b, &name).await).await;
 }
 
-/// A waiter nobody hears of any more is dropped from the line after its TTL, and whoever is
-/// behind it is served.
+/// Waiters nobody hears of any more are dropped from the line after their TTL, and whoever is
+/// behind them is served as if they had never been.
 pub async fn an_unheard_waiter_is_dropped(site: &Site) {
     let (a, name) = (site.client().await, site.name());
     let held = take(&a, &name).await;
-    let silent = ask(site, &name, site.short(), Patience::Forever);
-    {
-        // Polled into the line and then forgotten, without the abandon that the seam asks for.
+    for silent in 1..=5 {
+        let ask = ask(site, &name, site.ttl(), Patience::Forever);
         let b = site.client().await;
-        let mut waiting = b.backend().acquire(&silent, None);
-        let in_line = std::future::poll_fn(|cx| {
-            let _ = waiting.as_mut().poll(cx);
-            std::task::Poll::Ready(())
-        });
-        in_line.await;
-        let joined = async {
-            line_of(&a, &name, 1).await;
-        };
+        // In line, and then forgotten, without the abandon that the seam asks for.
         tokio::select! {
-            got = &mut waiting => panic!("it is held, but {got:?}"),
-            () = joined => {}
+            grant = granted(&b, &ask) => panic!("it is held, but {grant:?}"),
+            () = line_of(&a, &name, silent) => {}
         }
     }
-    let lock = a.lock(&name).ttl(LONG);
+    let lock = a.lock(&name).ttl(LONG).label("alive");
     let behind = task(async move { lock.await.expect("a grant") });
-    until("the silent one is out of the line", async || {
+    until("the silent ones are out of the line", async || {
         let shown = a.show(&name).await.expect("an answer").expect("it is held");
-        shown.waiters.len() == 1 && shown.waiters[0].req != silent.req
+        shown.waiters.len() == 1 && shown.waiters[0].label.as_str() == "alive"
     })
     .await;
     give_back(held).await;
