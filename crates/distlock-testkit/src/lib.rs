@@ -1,1 +1,33 @@
-//! Under construction.
+//! What the stores of distlock are tested with, and what users test their own code with.
+//!
+//! | where | what |
+//! |---|---|
+//! | [`suite!`], [`Suite`], [`Site`] | naming a store to the suite |
+//! | [`laws`] | the laws every store must pass, plain async functions over a [`Site`] |
+//! | [`history`] | what many processes saw, and whether it can have been one lock |
+//! | [`faulty`] | a store for users' own tests that loses, stalls and steals on command |
+//! | [`proxy`] | a TCP proxy that delays, cuts, drops and repeats |
+//! | [`servers`] | real servers as values: start, pause, kill, wipe |
+//!
+//! A store's test file is one line (and `harness = false` in its `Cargo.toml`):
+//!
+//! ```ignore
+//! distlock_testkit::suite!(distlock_testkit::Suite::memory());
+//! ```
+
+mod child;
+pub mod faulty;
+pub mod history;
+mod law;
+pub mod laws;
+mod measure;
+pub mod proxy;
+mod roles;
+pub mod servers;
+mod site;
+mod suite;
+mod wait;
+
+pub use law::{Law, Traits};
+pub use site::{Made, Site};
+pub use suite::{Connect, Hook, Lose, Suite, leased, pinned, run};

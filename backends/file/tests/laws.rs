@@ -1,0 +1,8 @@
+//! The laws every store must pass, over files.
+use distlock_file::{CAPABILITY, FileOptions, FileStore};
+use distlock_testkit::{Suite, pinned, suite};
+
+suite!(Suite::files(CAPABILITY.clone(), |dir| {
+    let dir = dir.to_owned();
+    Box::pin(async move { FileStore::open(dir, FileOptions::default()).map(pinned) })
+}));

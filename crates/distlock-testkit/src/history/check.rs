@@ -1,0 +1,332 @@
+//! Whether a history can have been one lock.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+use super::{Event, What};
+
+/// What the store promised, so that only broken promises are reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// Waiters are served in the order of their arrival.
+    pub fifo: bool,
+}
+
+/// A broken promise.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Violation {
+    /// Two holds of one lock were valid at one moment.
+    Overlap {
+        /// The lock.
+        lock: String,
+        /// Who had it first.
+        first: String,
+        /// Who had it besides.
+        second: String,
+        /// For how many nanoseconds.
+        nanos: u64,
+    },
+    /// A later grant has a token that is not higher.
+    TokenBack {
+        /// The lock.
+        lock: String,
+        /// The earlier grant and its token.
+        before: (String, u64),
+        /// The later one and its token.
+        after: (String, u64),
+    },
+    /// Somebody who asked after another was known to stand in line was served before it.
+    OutOfTurn {
+        /// The lock.
+        lock: String,
+        /// Who was passed.
+        passed: String,
+        /// By whom.
+        by: String,
+    },
+    /// A request of a process that ended in order has no end itself.
+    Forgotten {
+        /// The lock.
+        lock: String,
+        /// The request.
+        who: String,
+    },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::Overlap { lock, first, second, nanos } => {
+                write!(f, "{lock:?}: {first} and {second} both held it for {nanos} ns")
+            }
+            Violation::TokenBack { lock, before, after } => write!(
+                f,
+                "{lock:?}: {} had token {}, after it {} had {}",
+                before.0, before.1, after.0, after.1
+            ),
+            Violation::OutOfTurn { lock, passed, by } => {
+                write!(f, "{lock:?}: {by} asked after {passed} stood in line and was served first")
+            }
+            Violation::Forgotten { lock, who } => {
+                write!(f, "{lock:?}: {who} asked and was never answered")
+            }
+        }
+    }
+}
+
+/// One request, put together from its events.
+#[derive(Default)]
+struct Request<'a> {
+    who: &'a str,
+    asked: Option<u64>,
+    enqueued: Option<u64>,
+    granted: Option<u64>,
+    token: u64,
+    until: u64,
+    release_sent: Option<u64>,
+    ended: bool,
+}
+
+impl Request<'_> {
+    /// `[grant, min(release sent, deadline]`: when it believed in its hold.
+    fn valid(&self) -> Option<(u64, u64)> {
+        let from = self.granted?;
+        let to = self.release_sent.unwrap_or(u64::MAX).min(self.until);
+        (from < to).then_some((from, to))
+    }
+}
+
+/// Reads events together, in any order, and reports what cannot be.
+#[must_use]
+pub fn check(events: &[Event], rules: Rules) -> Vec<Violation> {
+    let mut sorted: Vec<&Event> = events.iter().collect();
+    sorted.sort_by_key(|e| e.at);
+    let mut locks: BTreeMap<&str, HashMap<&str, Request<'_>>> = BTreeMap::new();
+    let mut in_order = HashSet::new();
+    for event in sorted {
+        let who = event.who.as_str();
+        if event.what == What::End {
+            in_order.insert(who.trim_end_matches('-'));
+            continue;
+        }
+        let r = locks.entry(&event.lock).or_default().entry(who).or_default();
+        r.who = who;
+        match event.what {
+            What::Asked => r.asked = Some(event.at),
+            What::Enqueued => r.enqueued = r.enqueued.or(Some(event.at)),
+            What::Granted { token, until } => {
+                (r.granted, r.token, r.until) = (Some(event.at), token, until);
+            }
+            What::Valid { until } => r.until = r.until.max(until),
+            What::ReleaseSent => r.release_sent = Some(event.at),
+            What::Lost => {}
+            What::GaveUp | What::End => r.ended = true,
+        }
+    }
+    let mut found = Vec::new();
+    for (lock, requests) in &locks {
+        let mut all: Vec<&Request<'_>> = requests.values().collect();
+        all.sort_by_key(|r| (r.granted, r.asked));
+        overlaps(lock, &all, &mut found);
+        tokens(lock, &all, &mut found);
+        if rules.fifo {
+            turns(lock, &all, &mut found);
+        }
+        forgotten(lock, &all, &in_order, &mut found);
+    }
+    found
+}
+
+fn overlaps(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
+    let mut latest: Option<(&str, u64)> = None;
+    for (r, (from, to)) in all.iter().filter_map(|r| r.valid().map(|v| (r, v))) {
+        if let Some((first, end)) = latest
+            && from < end
+        {
+            found.push(Violation::Overlap {
+                lock: lock.to_owned(),
+                first: first.to_owned(),
+                second: r.who.to_owned(),
+                nanos: end.min(to) - from,
+            });
+        }
+        if latest.is_none_or(|(_, end)| to > end) {
+            latest = Some((r.who, to));
+        }
+    }
+}
+
+fn tokens(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
+    let mut seen: HashMap<u64, &str> = HashMap::new();
+    let mut highest: Option<&Request<'_>> = None;
+    for r in all.iter().filter(|r| r.granted.is_some()) {
+        let back = |b: (&str, u64)| Violation::TokenBack {
+            lock: lock.to_owned(),
+            before: (b.0.to_owned(), b.1),
+            after: (r.who.to_owned(), r.token),
+        };
+        if let Some(other) = seen.insert(r.token, r.who) {
+            found.push(back((other, r.token)));
+        } else if let Some(before) = highest
+            && r.valid().is_some()
+            && r.token < before.token
+        {
+            // A grant that was over when its process wrote it down says nothing about the order.
+            found.push(back((before.who, before.token)));
+        }
+        if r.valid().is_some() && highest.is_none_or(|h| r.token > h.token) {
+            highest = Some(r);
+        }
+    }
+}
+
+fn turns(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
+    // In the order of the grants, which is that of the tokens.
+    let mut granted: Vec<_> = all.iter().filter(|r| r.granted.is_some()).collect();
+    granted.sort_by_key(|r| r.token);
+    let mut youngest: Option<(&str, u64)> = None;
+    for r in granted {
+        if let (Some(in_line), Some((by, asked))) = (r.enqueued, youngest)
+            && in_line < asked
+        {
+            let (passed, by) = (r.who.to_owned(), by.to_owned());
+            found.push(Violation::OutOfTurn { lock: lock.to_owned(), passed, by });
+        }
+        if let Some(asked) = r.asked
+            && youngest.is_none_or(|(_, y)| asked > y)
+        {
+            youngest = Some((r.who, asked));
+        }
+    }
+}
+
+fn forgotten(
+    lock: &str,
+    all: &[&Request<'_>],
+    in_order: &HashSet<&str>,
+    found: &mut Vec<Violation>,
+) {
+    for r in all.iter().filter(|r| r.granted.is_none() && !r.ended) {
+        let process = r.who.rsplit_once('-').map_or(r.who, |(process, _)| process);
+        if in_order.contains(process) {
+            found.push(Violation::Forgotten { lock: lock.to_owned(), who: r.who.to_owned() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIFO: Rules = Rules { fifo: true };
+
+    fn event(at: u64, who: &str, what: What) -> Event {
+        Event { at, who: who.into(), lock: "l".into(), what }
+    }
+
+    /// Two requests, one after the other, the second of which waited.
+    fn good() -> Vec<Event> {
+        vec![
+            event(1, "a-1", What::Asked),
+            event(2, "a-1", What::Granted { token: 10, until: 100 }),
+            event(3, "b-1", What::Asked),
+            event(4, "b-1", What::Enqueued),
+            event(5, "c-1", What::Asked),
+            event(6, "c-1", What::Enqueued),
+            event(8, "a-1", What::Valid { until: 130 }),
+            event(9, "a-1", What::ReleaseSent),
+            event(11, "b-1", What::Granted { token: 11, until: 110 }),
+            event(12, "b-1", What::ReleaseSent),
+            event(14, "c-1", What::Granted { token: 12, until: 115 }),
+            event(15, "c-1", What::ReleaseSent),
+            event(16, "a-", What::End),
+            event(16, "b-", What::End),
+            event(16, "c-", What::End),
+        ]
+    }
+
+    fn with(change: impl Fn(&mut Vec<Event>)) -> Vec<Violation> {
+        let mut events = good();
+        change(&mut events);
+        check(&events, FIFO)
+    }
+
+    #[test]
+    fn what_can_have_been_is_not_reported() {
+        assert_eq!(check(&good(), FIFO), []);
+        let mut backwards = good();
+        backwards.reverse();
+        assert_eq!(check(&backwards, FIFO), []);
+    }
+
+    #[test]
+    fn two_holds_at_one_moment() {
+        // Granted before the other's release was sent, while its lease ran.
+        let found = with(|e| e[8].at = 7);
+        assert!(matches!(&found[..], [Violation::Overlap { nanos: 2, .. }]), "{found:?}");
+        // The same after a pause: the lease was over, so it is none.
+        let found = with(|e| {
+            e[1].what = What::Granted { token: 10, until: 5 };
+            e[6].what = What::Valid { until: 6 };
+            e[8].at = 7;
+        });
+        assert_eq!(found, []);
+        // A holder that was killed counts until its deadline.
+        let found = with(|e| e.retain(|e| !(e.who == "a-1" && e.what == What::ReleaseSent)));
+        assert!(matches!(&found[..], [Violation::Overlap { .. }, ..]), "{found:?}");
+        assert!(found[0].to_string().contains("a-1 and b-1"));
+    }
+
+    #[test]
+    fn tokens_that_go_back_or_repeat() {
+        let found = with(|e| e[8].what = What::Granted { token: 9, until: 110 });
+        assert!(found.iter().any(|v| matches!(v, Violation::TokenBack { .. })), "{found:?}");
+        let found = with(|e| e[8].what = What::Granted { token: 10, until: 110 });
+        assert!(matches!(&found[..], [Violation::TokenBack { .. }]), "{found:?}");
+        // Also when the repeated one was over before it was written down.
+        let found = with(|e| e[8].what = What::Granted { token: 10, until: 11 });
+        assert!(matches!(&found[..], [Violation::TokenBack { .. }]), "{found:?}");
+    }
+
+    #[test]
+    fn served_out_of_turn() {
+        let swap = |e: &mut Vec<Event>| {
+            for event in e.iter_mut().filter(|e| e.at > 10 && e.at < 16) {
+                event.who = if event.who == "b-1" { "c-1".into() } else { "b-1".into() };
+            }
+        };
+        let found = with(swap);
+        assert!(
+            matches!(&found[..], [Violation::OutOfTurn { passed, by, .. }]
+                if passed == "b-1" && by == "c-1"),
+            "{found:?}"
+        );
+        let mut events = good();
+        swap(&mut events);
+        assert_eq!(check(&events, Rules { fifo: false }), []);
+        // Who asked before the other was known to stand in line passed nobody.
+        let found = with(|e| {
+            swap(e);
+            e[3].at = 5;
+        });
+        assert_eq!(found, []);
+    }
+
+    #[test]
+    fn forgotten_requests() {
+        let found = with(|e| e.retain(|e| e.who != "c-1" || e.at < 10));
+        assert!(
+            matches!(&found[..], [Violation::Forgotten { who, .. }] if who == "c-1"),
+            "{found:?}"
+        );
+        // A process that was killed forgot by itself, and one that gave up was answered.
+        let killed =
+            |e: &mut Vec<Event>| e.retain(|e| e.who != "c-" && (e.who != "c-1" || e.at < 10));
+        assert_eq!(with(killed), []);
+        let gave_up = |e: &mut Vec<Event>| {
+            e.retain(|e| e.who != "c-1" || e.at < 10);
+            e.push(event(13, "c-1", What::GaveUp));
+        };
+        assert_eq!(with(gave_up), []);
+    }
+}

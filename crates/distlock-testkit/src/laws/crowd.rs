@@ -1,0 +1,53 @@
+//! What many cost.
+
+use std::time::Duration;
+
+use crate::Site;
+use crate::child::Child;
+
+const WAITERS: usize = 1000;
+/// Twice the shared heartbeat of waiters and a little: what is quiet must be so over both.
+const QUIET: Duration = Duration::from_millis(7500);
+const NAMES: usize = 10_000;
+/// What a name may cost until its tombstone is forgotten.
+const BYTES_A_NAME: u64 = 2048;
+
+fn place<'a>(site: &'a Site, args: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let mut args = args.to_vec();
+    if site.suite().by_url.is_some() {
+        args.push(("url", site.url()));
+    }
+    args
+}
+
+/// A thousand tasks that wait for one name cost under 4 KiB each and under a hundredth of a core
+/// while nothing happens, and are then served in order. Measured in a process of its own.
+pub async fn a_thousand_waiters_cost_little(site: &Site) {
+    let (name, n, quiet) = (site.name(), WAITERS.to_string(), QUIET.as_millis().to_string());
+    let args = [("name", name.as_str()), ("waiters", &n), ("quiet", &quiet)];
+    let mut child = Child::start("crowd", &place(site, &args));
+    let cost = child.hear_for(Duration::from_secs(90), "cost").await;
+    let (bytes, share) = cost.split_once(' ').expect("two numbers");
+    let (bytes, share): (u64, u64) =
+        (bytes.parse().expect("a number"), share.parse().expect("a number"));
+    eprintln!("{n} waiters: {bytes} bytes each, {share} millionths of a core while quiet");
+    assert!(bytes < 4096, "{bytes} bytes a waiter");
+    assert!(share < 10_000, "{share} millionths of a core while nothing happens");
+    assert_eq!(child.hear_for(Duration::from_secs(120), "order").await, "ok");
+    child.ended_well().await;
+}
+
+/// Ten thousand names, used once each, leave no descriptors and threads behind, and no memory
+/// beyond what is remembered of each for a minute.
+pub async fn s42_ten_thousand_names_leave_nothing(site: &Site) {
+    let n = NAMES.to_string();
+    let mut child = Child::start("one-shot", &place(site, &[("names", &n)]));
+    let grown = child.hear_for(Duration::from_secs(200), "grown").await;
+    let grown: Vec<u64> = grown.split(' ').map(|n| n.parse().expect("a number")).collect();
+    eprintln!("{n} names: grown by {grown:?} (descriptors, threads, bytes, still listed)");
+    assert!(grown[0] <= 4, "{} descriptors stayed", grown[0]);
+    assert!(grown[1] <= 2, "{} threads stayed", grown[1]);
+    assert!(grown[2] < NAMES as u64 * BYTES_A_NAME, "{} bytes stayed", grown[2]);
+    assert_eq!(grown[3], 0, "names are still listed");
+    child.ended_well().await;
+}

@@ -1,0 +1,321 @@
+//! A TCP proxy as a value: it stands between a client and a server and misbehaves on command.
+//!
+//! Commands take effect at once, on connections that are open as well as on new ones.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use distlock_core::Clock;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::wait::task;
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// From the client to the server.
+    Requests,
+    /// From the server to the client.
+    Replies,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Weather {
+    delay: Duration,
+    cut: [bool; 2],
+    drop: [bool; 2],
+    resets: u64,
+    gone: bool,
+}
+
+/// A proxy between clients and one server. Dropping it closes every connection through it.
+pub struct Proxy {
+    addr: SocketAddr,
+    weather: watch::Sender<Weather>,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many chunks each way are still to be sent twice.
+    twice: [AtomicUsize; 2],
+    /// How many connections were accepted.
+    accepted: AtomicUsize,
+}
+
+impl Proxy {
+    /// Listens on a free port of this machine and forwards to a server.
+    ///
+    /// # Errors
+    /// When no port is free.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the port.
+    pub async fn to(server: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let addr = listener.local_addr()?;
+        let (weather, state) = (watch::Sender::new(Weather::default()), Arc::<State>::default());
+        let (forecast, shared) = (weather.subscribe(), state.clone());
+        task(async move {
+            let mut gone = forecast.clone();
+            loop {
+                let client = tokio::select! {
+                    _ = gone.wait_for(|w| w.gone) => return,
+                    accepted = listener.accept() => match accepted {
+                        Ok((client, _)) => client,
+                        Err(_) => return,
+                    },
+                };
+                shared.accepted.fetch_add(1, Ordering::AcqRel);
+                let (forecast, state) = (forecast.clone(), shared.clone());
+                task(async move { carry(client, server, forecast, state).await });
+            }
+        });
+        Ok(Self { addr, weather, state })
+    }
+
+    /// Where clients connect to.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// How many connections it has accepted.
+    #[must_use]
+    pub fn accepted(&self) -> usize {
+        self.state.accepted.load(Ordering::Acquire)
+    }
+
+    /// Every chunk, both ways, is this late from now on.
+    pub fn delay(&self, d: Duration) {
+        self.weather.send_modify(|w| w.delay = d);
+    }
+
+    /// Holds bytes back one way, without closing anything: what a firewall that drops packets
+    /// looks like. They arrive after [`Proxy::heal`].
+    pub fn cut(&self, way: Way) {
+        self.weather.send_modify(|w| w.cut[way as usize] = true);
+    }
+
+    /// [`Proxy::cut`] both ways.
+    pub fn cut_both(&self) {
+        self.weather.send_modify(|w| w.cut = [true; 2]);
+    }
+
+    /// Swallows what the server answers from now on: it never arrives.
+    pub fn drop_replies(&self) {
+        self.weather.send_modify(|w| w.drop[Way::Replies as usize] = true);
+    }
+
+    /// Sends the next chunk that goes this way twice.
+    pub fn duplicate(&self, way: Way) {
+        self.state.twice[way as usize].fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Resets every open connection; new ones are accepted.
+    pub fn reset(&self) {
+        self.weather.send_modify(|w| w.resets += 1);
+    }
+
+    /// Ends delays, cuts and drops.
+    pub fn heal(&self) {
+        self.weather.send_modify(|w| {
+            *w = Weather { resets: w.resets, gone: w.gone, ..Weather::default() };
+        });
+    }
+}
+
+impl Drop for Proxy {
+    /// Takes effect at once: the port and every connection are closed.
+    fn drop(&mut self) {
+        self.weather.send_modify(|w| w.gone = true);
+    }
+}
+
+async fn carry(
+    client: TcpStream,
+    server: SocketAddr,
+    mut forecast: watch::Receiver<Weather>,
+    state: Arc<State>,
+) {
+    let resets = forecast.borrow().resets;
+    let Ok(server) = TcpStream::connect(server).await else { return };
+    for stream in [&client, &server] {
+        let _ = stream.set_nodelay(true);
+    }
+    let ((mut cr, mut cw), (mut sr, mut sw)) = (client.into_split(), server.into_split());
+    let ended = {
+        let there = pump(Way::Requests, &mut cr, &mut sw, forecast.clone(), &state);
+        let back = pump(Way::Replies, &mut sr, &mut cw, forecast.clone(), &state);
+        tokio::select! {
+            _ = forecast.wait_for(|w| w.gone || w.resets != resets) => false,
+            _ = async { tokio::join!(there, back) } => true,
+        }
+    };
+    if !ended {
+        // Closing is to be a reset, which is what a crashed machine's peer sees: no farewell, and
+        // nothing is waited for.
+        for half in [&cr, &sr] {
+            let _ = half.as_ref().set_zero_linger();
+        }
+        cw.forget();
+        sw.forget();
+    }
+}
+
+async fn pump(
+    way: Way,
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    mut forecast: watch::Receiver<Weather>,
+    state: &State,
+) -> io::Result<()> {
+    let mut chunk = vec![0; 16 * 1024];
+    loop {
+        let n = from.read(&mut chunk).await?;
+        let delay = forecast.borrow().delay;
+        if !delay.is_zero() {
+            Clock::system().sleep(delay).await;
+        }
+        if forecast.wait_for(|w| !w.cut[way as usize]).await.is_err() || n == 0 {
+            return to.shutdown().await;
+        }
+        if forecast.borrow().drop[way as usize] {
+            continue;
+        }
+        to.write_all(&chunk[..n]).await?;
+        let once_more = |left: usize| left.checked_sub(1);
+        let twice = &state.twice[way as usize];
+        if twice.fetch_update(Ordering::AcqRel, Ordering::Acquire, once_more).is_ok() {
+            to.write_all(&chunk[..n]).await?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wait::{soon, until};
+
+    /// Answers each byte with itself, and counts what it got.
+    async fn echo() -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let got = Arc::<AtomicUsize>::default();
+        let count = got.clone();
+        task(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let count = count.clone();
+                task(async move {
+                    let mut byte = [0];
+                    while stream.read_exact(&mut byte).await.is_ok() {
+                        count.fetch_add(1, Ordering::AcqRel);
+                        if stream.write_all(&byte).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        (addr, got)
+    }
+
+    async fn start() -> (Proxy, TcpStream, Arc<AtomicUsize>) {
+        let (server, got) = echo().await;
+        let proxy = Proxy::to(server).await.unwrap();
+        let client = TcpStream::connect(proxy.addr()).await.unwrap();
+        (proxy, client, got)
+    }
+
+    async fn pong(client: &mut TcpStream) -> u8 {
+        let mut byte = [0];
+        soon("an answer", client.read_exact(&mut byte)).await.unwrap();
+        byte[0]
+    }
+
+    async fn silent(client: &mut TcpStream) -> bool {
+        let mut byte = [0];
+        let wait = Duration::from_millis(60);
+        Clock::system().timeout(wait, client.peek(&mut byte)).await.is_none()
+    }
+
+    #[tokio::test]
+    async fn carries_both_ways_and_delays() {
+        let (proxy, mut client, _) = start().await;
+        client.write_all(b"a").await.unwrap();
+        assert_eq!(pong(&mut client).await, b'a');
+        proxy.delay(Duration::from_millis(40));
+        let start = Clock::system().now();
+        client.write_all(b"b").await.unwrap();
+        assert_eq!(pong(&mut client).await, b'b');
+        let took = Clock::system().now().since(start);
+        assert!(took >= Duration::from_millis(80), "40 ms each way, but {took:?}");
+        assert_eq!(proxy.accepted(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_cut_holds_bytes_back_until_it_heals() {
+        let (proxy, mut client, got) = start().await;
+        proxy.cut(Way::Requests);
+        client.write_all(b"a").await.unwrap();
+        assert!(silent(&mut client).await && got.load(Ordering::Acquire) == 0);
+        proxy.heal();
+        assert_eq!(pong(&mut client).await, b'a');
+        proxy.cut(Way::Replies);
+        client.write_all(b"b").await.unwrap();
+        until("the server got it", async || got.load(Ordering::Acquire) == 2).await;
+        assert!(silent(&mut client).await);
+        proxy.cut_both();
+        client.write_all(b"c").await.unwrap();
+        proxy.heal();
+        assert_eq!((pong(&mut client).await, pong(&mut client).await), (b'b', b'c'));
+    }
+
+    #[tokio::test]
+    async fn dropped_replies_never_arrive() {
+        let (proxy, mut client, got) = start().await;
+        proxy.drop_replies();
+        client.write_all(b"a").await.unwrap();
+        until("the server got it", async || got.load(Ordering::Acquire) == 1).await;
+        assert!(silent(&mut client).await);
+        proxy.heal();
+        client.write_all(b"b").await.unwrap();
+        assert_eq!(pong(&mut client).await, b'b');
+    }
+
+    #[tokio::test]
+    async fn a_chunk_can_arrive_twice() {
+        let (proxy, mut client, got) = start().await;
+        proxy.duplicate(Way::Requests);
+        client.write_all(b"a").await.unwrap();
+        assert_eq!((pong(&mut client).await, pong(&mut client).await), (b'a', b'a'));
+        assert_eq!(got.load(Ordering::Acquire), 2);
+        proxy.duplicate(Way::Replies);
+        client.write_all(b"b").await.unwrap();
+        assert_eq!((pong(&mut client).await, pong(&mut client).await), (b'b', b'b'));
+        assert_eq!(got.load(Ordering::Acquire), 3);
+    }
+
+    #[tokio::test]
+    async fn a_reset_ends_connections_and_lets_new_ones_in() {
+        let (proxy, mut client, _) = start().await;
+        client.write_all(b"a").await.unwrap();
+        pong(&mut client).await;
+        proxy.reset();
+        let mut byte = [0];
+        let end = soon("the end", client.read(&mut byte)).await;
+        assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        let mut client = TcpStream::connect(proxy.addr()).await.unwrap();
+        client.write_all(b"b").await.unwrap();
+        assert_eq!(pong(&mut client).await, b'b');
+        let addr = proxy.addr();
+        drop(proxy);
+        until("the port closes", async || TcpStream::connect(addr).await.is_err()).await;
+    }
+}

@@ -1,0 +1,111 @@
+//! What this program does when it is the second process of a law.
+
+mod count;
+mod crowd;
+mod hold;
+
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use distlock_core::{Locks, engine};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::site::Site;
+use crate::suite::Suite;
+
+/// Names the role; its arguments are `key=value` on the command line.
+pub(crate) const ROLE: &str = "DISTLOCK_TESTKIT_ROLE";
+
+/// The role this process was started in, if it was.
+pub(crate) fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// A child's arguments and its line to the parent.
+pub(crate) struct Stage {
+    suite: Suite,
+    args: HashMap<String, String>,
+    lines: UnboundedReceiver<String>,
+}
+
+impl Stage {
+    fn new(suite: Suite) -> Self {
+        let args = std::env::args().skip(1);
+        let args = args.filter_map(|a| a.split_once('=').map(|(k, v)| (k.into(), v.into())));
+        let (tx, lines) = unbounded_channel();
+        engine::thread("parent", move || {
+            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+                let _ = tx.send(line);
+            }
+            // The parent is gone, or wants this process gone: end as a crash would.
+            std::process::exit(3);
+        })
+        .expect("a thread that listens to the parent");
+        Self { suite, args: args.collect(), lines }
+    }
+
+    fn arg(&self, key: &str) -> Option<&str> {
+        self.args.get(key).map(String::as_str)
+    }
+
+    fn need(&self, key: &str) -> &str {
+        self.arg(key).unwrap_or_else(|| panic!("a child needs {key}="))
+    }
+
+    fn number(&self, key: &str) -> usize {
+        self.need(key).parse().expect("a number")
+    }
+
+    fn millis(&self, key: &str) -> Option<Duration> {
+        self.arg(key).map(|v| Duration::from_millis(v.parse().expect("milliseconds")))
+    }
+
+    fn say(&self, line: impl AsRef<str>) {
+        say(line.as_ref());
+    }
+
+    async fn hear(&mut self) -> String {
+        match self.lines.recv().await {
+            Some(line) => line,
+            None => std::future::pending().await, // the listening thread is ending the process
+        }
+    }
+
+    /// A client of the store the parent named; of one of its own, where no URL was given.
+    async fn client(&self) -> Locks {
+        match (self.arg("url"), self.suite.by_url) {
+            (Some(url), Some((_, connect))) => connect(url).await.expect("a client"),
+            _ => Site::fresh(self.suite).await.expect("a store").client().await,
+        }
+    }
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}
+
+/// Plays a role to its end.
+pub(crate) fn play(role: &str, suite: Suite) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let stage = Stage::new(suite);
+    runtime.block_on(async move {
+        match role {
+            "hold" => hold::hold(stage).await,
+            "open" => hold::open(stage).await,
+            "resume" => hold::resume(stage).await,
+            "count" => count::count(stage).await,
+            "crowd" => crowd::crowd(stage).await,
+            "one-shot" => crowd::one_shot(stage).await,
+            other => panic!("no role is called {other:?}"),
+        }
+    });
+    ExitCode::SUCCESS
+}

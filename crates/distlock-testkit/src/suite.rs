@@ -1,0 +1,187 @@
+//! Naming a store to the suite: one line, one trial per law that applies to it.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use distlock_core::capability::Capability;
+use distlock_core::lease::LeaseStore;
+use distlock_core::leased::Leased;
+use distlock_core::pinned::Pinned;
+use distlock_core::seam::{Backend, Fut};
+use distlock_core::session::SessionStore;
+use distlock_core::{Clock, Error, FullName, Locks, memory};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::law::{Law, Traits};
+use crate::site::{Made, Site};
+use crate::{laws, roles};
+
+/// How a client, here or in another process, comes to a store by its URL.
+pub type Connect = fn(&str) -> Fut<'static, Result<Locks, Error>>;
+/// Something done to a store from outside.
+pub type Hook = for<'a> fn(&'a Site) -> Fut<'a, ()>;
+/// Deletes the record of one lock, as an operator would.
+pub type Lose = for<'a> fn(&'a Site, &'a FullName) -> Fut<'a, ()>;
+/// Makes a fresh store in a directory of its own.
+type Make = fn(&Path) -> Fut<'static, Result<Made, Error>>;
+
+/// No law takes longer, whatever the machine.
+const LIMIT: Duration = Duration::from_secs(240);
+/// Laws mostly wait: many more of them run at once than there are cores.
+const AT_ONCE: usize = 12;
+
+/// A store, as the suite needs to know it.
+#[derive(Clone, Copy)]
+pub struct Suite {
+    pub(crate) capability: &'static Capability,
+    pub(crate) by_url: Option<(Make, Connect)>,
+    pub(crate) lose: Option<Lose>,
+    pub(crate) wipe: Option<Hook>,
+    pub(crate) restart: Option<Hook>,
+    pub(crate) cut: Option<Hook>,
+}
+
+impl Suite {
+    /// The memory store: in this process only, so laws of several processes are not listed for it.
+    #[must_use]
+    pub fn memory() -> Self {
+        Self {
+            capability: memory::capability(),
+            by_url: None,
+            lose: Some(|site, lock| Box::pin(async move { site.memory().wipe(lock) })),
+            wipe: None,
+            restart: None,
+            cut: None,
+        }
+    }
+
+    /// A store that other processes reach by a URL. `make` starts a fresh one in a directory of
+    /// its own.
+    #[must_use]
+    pub fn by_url(capability: Capability, make: Make, connect: Connect) -> Self {
+        // One suite a program: what is leaked here lives as long as the program does anyway.
+        let (capability, by_url) = (&*Box::leak(Box::new(capability)), Some((make, connect)));
+        Self { capability, by_url, lose: None, wipe: None, restart: None, cut: None }
+    }
+
+    /// A store that is files in a directory: `connect` gets the path of one that does not exist
+    /// yet.
+    #[must_use]
+    pub fn files(capability: Capability, connect: Connect) -> Self {
+        let make: Make = |dir| {
+            let path = dir.join("store").display().to_string();
+            Box::pin(async move { Ok(Made::at(path)) })
+        };
+        Self::by_url(capability, make, connect)
+    }
+
+    /// Adds how an operator deletes a lock's record.
+    #[must_use]
+    pub fn lose(mut self, hook: Lose) -> Self {
+        self.lose = Some(hook);
+        self
+    }
+
+    /// Adds how the store loses all its data.
+    #[must_use]
+    pub fn wipe(mut self, hook: Hook) -> Self {
+        self.wipe = Some(hook);
+        self
+    }
+
+    /// Adds how the store is restarted.
+    #[must_use]
+    pub fn restart(mut self, hook: Hook) -> Self {
+        self.restart = Some(hook);
+        self
+    }
+
+    /// Adds how every connection of the store is cut.
+    #[must_use]
+    pub fn cut(mut self, hook: Hook) -> Self {
+        self.cut = Some(hook);
+        self
+    }
+
+    fn traits(&self) -> Traits {
+        Traits {
+            capability: self.capability,
+            processes: self.by_url.is_some(),
+            memory: self.by_url.is_none(),
+            lose: self.lose.is_some(),
+            wipe: self.wipe.is_some(),
+            restart: self.restart.is_some(),
+            cut: self.cut.is_some(),
+        }
+    }
+
+    /// The laws that apply to this store. One that does not apply is not listed, never run and
+    /// called passed.
+    #[must_use]
+    pub fn laws(&self) -> Vec<Law> {
+        let traits = self.traits();
+        laws::all().into_iter().filter(|law| law.applies(&traits)).collect()
+    }
+}
+
+/// The `main` of a store's test program: either a child role, or one trial per law.
+#[must_use]
+pub fn run(suite: Suite) -> ExitCode {
+    if let Some(role) = roles::role() {
+        return roles::play(&role, suite);
+    }
+    let mut args = Arguments::from_args();
+    args.test_threads.get_or_insert(AT_ONCE);
+    let store = suite.capability.store.replace(' ', "_");
+    let trial =
+        |law: Law| Trial::test(format!("{store}::{}", law.name), move || hold_to(law, suite));
+    let trials = suite.laws().into_iter().map(trial).collect();
+    libtest_mimic::run(&args, trials).exit_code()
+}
+
+/// Laws that measure or load the machine run alone, the rest together.
+static ALONE: RwLock<()> = RwLock::new(());
+
+fn hold_to(law: Law, suite: Suite) -> Result<(), Failed> {
+    let (_alone, _together) = if law.alone {
+        (Some(ALONE.write().unwrap_or_else(PoisonError::into_inner)), None)
+    } else {
+        (None, Some(ALONE.read().unwrap_or_else(PoisonError::into_inner)))
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|e| format!("no runtime: {e}"))?;
+    let done = runtime.block_on(async {
+        let site = Site::fresh(suite).await?;
+        Clock::system()
+            .timeout(LIMIT, (law.run)(&site))
+            .await
+            .ok_or_else(|| Failed::from(format!("not done within {LIMIT:?}")))
+    });
+    runtime.shutdown_background();
+    done
+}
+
+/// Defines the `main` of a store's test program. Takes a [`Suite`].
+#[macro_export]
+macro_rules! suite {
+    ($suite:expr) => {
+        fn main() -> std::process::ExitCode {
+            $crate::run($suite)
+        }
+    };
+}
+
+/// A client of a lease store, as the one line of its test file needs it.
+pub fn leased(store: impl LeaseStore) -> Locks {
+    Locks::from_store(Arc::new(Leased::new(store)) as Arc<dyn Backend>)
+}
+
+/// A client of a session store, likewise.
+pub fn pinned(store: impl SessionStore) -> Locks {
+    Locks::from_store(Arc::new(Pinned::new(store)) as Arc<dyn Backend>)
+}

@@ -1,0 +1,2 @@
+//! The laws over the memory store.
+distlock_testkit::suite!(distlock_testkit::Suite::memory());
