@@ -1,8 +1,9 @@
 //! `distlock run`: a command under a lock.
 
+use std::path::Path;
 use std::time::Duration;
 
-use distlock::{BootInstant, Clock, Guard, Name, Released, Ttl};
+use distlock::{BootInstant, Clock, Guard, Label, Name, Released, Ttl};
 use rustix::process::{Pid, Signal, getpgrp, kill_process_group};
 
 use crate::args::{Everywhere, Run};
@@ -50,7 +51,7 @@ pub(crate) async fn run(
         .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot listen to signals: {e}")))?;
     store::note_default(all, printer);
     let locks = store::connect(all).await?;
-    let mut lock = wait::with(locks.lock(&args.name), &args.hold);
+    let mut lock = wait::with(locks.lock(&args.name).label(label(args)), &args.hold);
     if let Some(ttl) = args.ttl {
         lock = lock.ttl(ttl);
     }
@@ -71,6 +72,13 @@ pub(crate) async fn run(
     let status = under(args, program, guard, guardian, signals, printer).await;
     wait::close(&locks).await;
     status
+}
+
+/// Who and where, and the command's name without its arguments: they may hold secrets.
+fn label(args: &Run) -> String {
+    let command = args.command.first().map(Path::new).and_then(Path::file_name);
+    let command = command.unwrap_or_default().to_string_lossy();
+    format!("{}: {command}", Label::of_this_process())
 }
 
 /// Why the command was asked to end.

@@ -1,0 +1,13 @@
+//! Drives the real binary, on the real stores. The processes of a test share nothing but a store
+//! and a directory; whatever a test waits for is an event it can see: a file, a line, an end.
+
+mod counter;
+mod exits;
+mod guardian;
+mod help;
+mod recipes;
+mod scene;
+mod signals;
+mod terminal;
+mod tickets;
+mod views;
