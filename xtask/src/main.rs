@@ -1,2 +1,67 @@
-//! Under construction.
-fn main() {}
+//! `cargo xtask`: the project's chores.
+
+mod bench;
+mod models;
+mod mutants;
+mod mutations;
+mod part;
+mod setup;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The project's chores.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Install what the tests need and the machine lacks (apt, as root or through sudo)
+    Setup,
+    /// Run everything: format, lints, docs, tests, examples; one summary with seconds per part
+    Test {
+        /// Only the tests whose name contains this; skips the other parts
+        filter: Option<String>,
+    },
+    /// Run the model checkers alone, with their state counts
+    Models,
+    /// Break the code on purpose, one mutation at a time, and see the named test go red
+    Mutants {
+        /// Only the mutations whose name contains this
+        filter: Option<String>,
+    },
+    /// Measure locks beside the raw store calls that any lock needs, in one run, as ratios
+    Bench {
+        /// memory, sqlite, file; all when left out
+        store: Option<String>,
+        /// Machine-readable output on stdout
+        #[arg(long)]
+        json: bool,
+        /// Fewer rounds: a look, not a measurement
+        #[arg(long)]
+        quick: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().chore {
+        Chore::Setup => setup::run(),
+        Chore::Test { filter } => test::run(filter.as_deref()),
+        Chore::Models => models::run(),
+        Chore::Mutants { filter } => mutants::run(filter.as_deref()),
+        Chore::Bench { store, json, quick } => bench::run(store.as_deref(), json, quick),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -198,3 +198,36 @@ impl fmt::Debug for Held {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::{Name, Namespace};
+    use crate::token::TokenRange;
+
+    #[test]
+    fn a_renewal_acknowledged_after_the_deadline_does_not_bring_a_hold_back() {
+        let clock = Clock::held();
+        let lock = FullName { space: Namespace::default(), name: Name::new("a").unwrap() };
+        let key = Key { lock, req: crate::ReqId::random() };
+        let ttl = Duration::from_secs(10);
+        let grant = Grant {
+            req: key.req,
+            tokens: TokenRange::one(Token::MIN),
+            sent: clock.now(),
+            ttl,
+            margin: Duration::ZERO,
+            waiters: 0,
+        };
+        let observer = Observer::new("memory", false);
+        let hold = Hold::new(key, &grant, ttl, None, clock.clone(), observer);
+        clock.advance(Duration::from_secs(6));
+        hold.extend(clock.now().plus(ttl), 0);
+        clock.advance(Duration::from_secs(6));
+        assert!(hold.check(Duration::ZERO).is_ok(), "an acknowledged renewal counts");
+        clock.advance(Duration::from_secs(4));
+        // Nobody looked while the deadline passed: no timer fired, nothing has latched yet.
+        hold.extend(clock.now().plus(ttl), 0);
+        assert_eq!(hold.check(Duration::ZERO).unwrap_err().why, Why::Expired);
+    }
+}

@@ -44,6 +44,8 @@ pub mod seam;
 pub mod session;
 pub mod state;
 pub mod store;
+#[cfg(test)]
+mod tests;
 pub mod ticket;
 mod timer;
 pub mod token;

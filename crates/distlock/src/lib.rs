@@ -24,3 +24,20 @@ pub mod blocking {
     pub use crate::connect::connect_blocking as connect;
     pub use distlock_core::blocking::*;
 }
+
+/// The code in the README and in the task pages compiles and runs.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/tasks/take-a-lock.md")]
+    struct TakeALock;
+    #[doc = include_str!("../../../docs/tasks/wait-or-not.md")]
+    struct WaitOrNot;
+    #[doc = include_str!("../../../docs/tasks/loss-and-fencing.md")]
+    struct LossAndFencing;
+    #[doc = include_str!("../../../docs/tasks/re-enter.md")]
+    struct ReEnter;
+    #[doc = include_str!("../../../docs/tasks/blocking.md")]
+    struct Blocking;
+}

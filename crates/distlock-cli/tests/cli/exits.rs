@@ -91,8 +91,11 @@ fn a_promise_that_cannot_be_kept_is_78() {
 #[test]
 fn a_store_that_cannot_be_opened_is_no_success_and_says_why() {
     let scene = Scene::sqlite();
-    std::fs::write(scene.path("text.db"), "this is not a database, but long enough to be read".repeat(40))
-        .unwrap();
+    std::fs::write(
+        scene.path("text.db"),
+        "this is not a database, but long enough to be read".repeat(40),
+    )
+    .unwrap();
     let url = format!("sqlite:{}", scene.path("text.db").display());
     let done = scene.run(&["run", "--url", &url, "lock", "--", "touch", "ran"]);
     assert!([69, 78].contains(&done.code), "{done:?}");

@@ -3,7 +3,16 @@
 use crate::scene::Scene;
 
 const VERBS: [&str; 11] = [
-    "run", "acquire", "renew", "release", "ls", "show", "watch", "break", "check", "completions",
+    "run",
+    "acquire",
+    "renew",
+    "release",
+    "ls",
+    "show",
+    "watch",
+    "break",
+    "check",
+    "completions",
     "man",
 ];
 

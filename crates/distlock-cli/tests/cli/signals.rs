@@ -4,8 +4,12 @@ use rustix::process::Signal;
 
 use crate::scene::{Scene, alive, until};
 
-const ALL: [(Signal, &str, i32); 4] =
-    [(Signal::TERM, "TERM", 15), (Signal::INT, "INT", 2), (Signal::HUP, "HUP", 1), (Signal::QUIT, "QUIT", 3)];
+const ALL: [(Signal, &str, i32); 4] = [
+    (Signal::TERM, "TERM", 15),
+    (Signal::INT, "INT", 2),
+    (Signal::HUP, "HUP", 1),
+    (Signal::QUIT, "QUIT", 3),
+];
 
 #[test]
 fn s40_a_signal_ends_the_command_and_then_the_lock_is_free() {

@@ -106,8 +106,7 @@ fn the_default_store_works_and_says_whom_it_excludes() {
         (&["ls"], false),
     ] {
         let mut command = scene.distlock(args);
-        let done: crate::scene::Done =
-            command.env_remove("DISTLOCK_URL").output().unwrap().into();
+        let done: crate::scene::Done = command.env_remove("DISTLOCK_URL").output().unwrap().into();
         assert_eq!(done.code, 0, "{done:?}");
         let text = "only processes of the same user on the same host";
         assert_eq!(done.err.contains(text), said, "{args:?} {done:?}");
@@ -127,8 +126,11 @@ fn the_url_may_come_from_a_file_and_passwords_are_never_printed() {
     let mut command = scene.distlock(&["ls"]);
     command.env_remove("DISTLOCK_URL").env("DISTLOCK_URL_FILE", scene.path("none"));
     assert_eq!(command.status().unwrap().code(), Some(64));
-    for url in ["nostore://me:hunter2@host/", "nostore://me:hunter2@[bad", "sqlite://me:hunter2@h"] {
-        for args in [&["-vv", "ls", "--url", url][..], &["-v", "run", "--url", url, "x", "--", "true"]] {
+    for url in ["nostore://me:hunter2@host/", "nostore://me:hunter2@[bad", "sqlite://me:hunter2@h"]
+    {
+        for args in
+            [&["-vv", "ls", "--url", url][..], &["-v", "run", "--url", url, "x", "--", "true"]]
+        {
             let done = scene.run(args);
             assert_ne!(done.code, 0);
             assert!(!format!("{done:?}").contains("hunter2"), "{done:?}");

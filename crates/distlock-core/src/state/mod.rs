@@ -85,7 +85,8 @@ pub struct Hold {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Promoted from the queue; ends soon unless its waiter confirms by asking again.
+    /// Promoted from the queue; passes on soon unless its waiter confirms by asking again. The
+    /// waiter then keeps its place in line as long as it would have without.
     Claimed {
         /// Since when it had waited.
         since: Micros,
@@ -110,8 +111,8 @@ pub struct Waiter {
     pub since: Micros,
     /// Dropped at this moment unless heard of before.
     pub deadline: Micros,
-    /// Could not be reached when it was promoted: passed over, but it keeps its place until it is
-    /// heard of again.
+    /// Could not be reached when it was promoted, or did not confirm in time: passed over, but it
+    /// keeps its place until it is heard of again.
     pub deaf: bool,
 }
 
@@ -146,7 +147,11 @@ impl LockState {
     /// Whether nothing but the highest token needs remembering.
     #[must_use]
     pub fn is_idle(&self, now: Micros) -> bool {
-        self.holds.iter().all(|h| h.expires <= now && h.claim.lock_delay.is_zero())
+        let over = |h: &Hold| match h.phase {
+            Phase::Claimed { deadline, .. } => h.expires <= now && deadline <= now,
+            _ => h.expires <= now && h.claim.lock_delay.is_zero(),
+        };
+        self.holds.iter().all(over)
             && self.queue.iter().all(|w| w.deadline <= now)
             && self.spent.iter().all(|s| s.until <= now)
             && self.delay_until <= now

@@ -1,6 +1,7 @@
 //! The rules, in the order in which every operation meets them:
 //!
-//! 1. what has ended is dropped: holds, waiters not heard of, memories of spent requests;
+//! 1. what has ended is dropped: holds, waiters not heard of, memories of spent requests; a waiter
+//!    whose promotion ended unconfirmed is back in its place, passed over;
 //! 2. the asking waiter, if it is in line, is heard of;
 //! 3. the head of the line is promoted while it is compatible with every holder;
 //! 4. then the operation itself.
@@ -40,20 +41,20 @@ impl LockState {
         Step { reply, effects }
     }
 
-    fn drop_ended(&mut self, now: Micros) {
-        let mut delay_until = self.delay_until;
-        self.holds.retain(|h| {
-            let alive = h.expires > now;
-            // Only a holder that may still believe in its hold is a reason to wait on.
-            if !alive
-                && matches!(h.phase, Phase::Held | Phase::Revoked)
-                && !h.claim.lock_delay.is_zero()
-            {
-                delay_until = delay_until.max(h.expires.plus(h.claim.lock_delay));
+    pub(super) fn drop_ended(&mut self, now: Micros) {
+        let ended: Vec<Hold> = self.holds.extract_if(.., |h| h.expires <= now).collect();
+        for hold in ended {
+            match hold.phase {
+                // Only a holder that may still believe in its hold is a reason to wait on.
+                Phase::Held | Phase::Revoked if !hold.claim.lock_delay.is_zero() => {
+                    let until = hold.expires.plus(hold.claim.lock_delay);
+                    self.delay_until = self.delay_until.max(until);
+                }
+                // It may not have heard that it was its turn, which is no reason to lose its place.
+                Phase::Claimed { since, deadline } => self.pass_over(hold.claim, since, deadline),
+                Phase::Held | Phase::Revoked | Phase::Lingering => {}
             }
-            alive
-        });
-        self.delay_until = delay_until;
+        }
         self.queue.retain(|w| w.deadline > now);
         self.spent.retain(|s| s.until > now);
     }
@@ -67,6 +68,10 @@ impl LockState {
         if let Some(w) = self.queue.iter_mut().find(|w| w.claim.req == *req) {
             w.deadline = w.deadline.max(now.plus(*wait));
             w.deaf = false;
+        } else if let Some(i) = self.hold_of(req)
+            && let Phase::Claimed { deadline, .. } = &mut self.holds[i].phase
+        {
+            *deadline = (*deadline).max(now.plus(*wait));
         }
     }
 
@@ -122,7 +127,7 @@ impl LockState {
     /// wall does while this state is kept, and rising past a loss of it while the wall is right.
     /// A block is cut rather than let `hi` run ahead of the wall.
     fn next_tokens(&mut self, wish: NonZeroU32, wall: Micros, rules: &Rules) -> (u64, u32) {
-        let token = (self.hi + 1).max(wall.0).min(Token::MAX.get());
+        let token = self.hi.saturating_add(1).max(wall.0).min(Token::MAX.get());
         let room = wall.plus(rules.ahead).0.saturating_sub(token).max(1);
         let block = u64::from(wish.get()).min(room);
         self.hi = token + block - 1;
@@ -144,6 +149,7 @@ impl LockState {
             return self.again(i, claim, now, rules, effects);
         }
         if let Some(refusal) = self.refusal(claim) {
+            self.leave(&claim.req, now, rules, effects);
             return Reply::Refused(refusal);
         }
         let nobody_ahead = self.queue.iter().all(|w| w.deaf);
@@ -154,7 +160,7 @@ impl LockState {
             return self.granted(self.holds.len() - 1, now.lease);
         }
         let Some(wait) = wait else {
-            self.queue.retain(|w| w.claim.req != claim.req);
+            self.leave(&claim.req, now, rules, effects);
             let ahead = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
             return Reply::Busy { ahead, why: self.left(claim.mode, now.lease) };
         };
@@ -162,15 +168,24 @@ impl LockState {
             if self.queue.is_empty() {
                 effects.contended.extend(self.holds.iter().map(Hold::address));
             }
-            let last = self.queue.back().map_or(Micros(0), |w| Micros(w.since.0 + 1));
             self.queue.push_back(Waiter {
                 claim: claim.clone(),
-                since: now.lease.max(last),
+                since: self.next_since(now.lease),
                 deadline: now.lease.plus(wait),
                 deaf: false,
             });
         }
         Reply::Waiting { ahead: self.ahead(&claim.req), why: self.left(claim.mode, now.lease) }
+    }
+
+    /// A place behind everybody in line and everybody who may be put back there.
+    fn next_since(&self, now: Micros) -> Micros {
+        let claimed = self.holds.iter().filter_map(|h| match h.phase {
+            Phase::Claimed { since, .. } => Some(since),
+            _ => None,
+        });
+        let last = self.queue.iter().map(|w| w.since).chain(claimed).max();
+        last.map_or(now, |last| now.max(Micros(last.0.saturating_add(1))))
     }
 
     /// The same request once more: a replay, or the confirmation of a promotion.
@@ -242,22 +257,27 @@ impl LockState {
 
     fn release(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) -> Reply {
         let Some(i) = self.hold_of(req) else {
-            self.queue.retain(|w| w.claim.req != *req);
             let released = |s: &Spent| s.req == *req && s.end == End::Released;
-            return match self.spent.iter().any(released) {
-                true => Reply::Released,
-                false => Reply::Lost(Why::Gone),
-            };
+            if self.spent.iter().any(released) {
+                return Reply::Released;
+            }
+            // Too late, but its holder is done with it: an acquire still under way must not bring
+            // it back. On record as cancelled, so that a replay does not claim that it was held.
+            self.cancel(req, now, rules, effects);
+            return Reply::Lost(Why::Gone);
         };
         let hold = &mut self.holds[i];
         let reply = match hold.phase {
             Phase::Lingering => return Reply::Released,
             Phase::Held if hold.min_until() > now.lease => {
+                let until = hold.min_until();
                 hold.phase = Phase::Lingering;
-                hold.expires = hold.min_until();
+                hold.expires = until;
+                self.spend(*req, End::Released, until, rules);
                 return Reply::Released;
             }
             Phase::Held | Phase::Claimed { .. } => Reply::Released,
+            // Its end is on record as a cancel already, and a replay of this must not say more.
             Phase::Revoked => Reply::Lost(Why::Revoked),
         };
         self.holds.remove(i);
@@ -291,7 +311,6 @@ impl LockState {
         };
         let mut taken = Vec::new();
         for hold in self.holds.iter_mut().filter(|h| meant(h)) {
-            taken.push(hold.claim.req);
             effects.revoked.push(hold.address());
             // Nobody believes in a claim or in a hold that was released: those end at once.
             let believed = matches!(hold.phase, Phase::Held | Phase::Revoked);
@@ -299,15 +318,14 @@ impl LockState {
                 Force::Revoke if believed => hold.phase = Phase::Revoked,
                 _ => hold.expires = now.lease,
             }
+            taken.push((hold.claim.req, hold.expires));
         }
         if taken.is_empty() {
             return Reply::NoMatch;
         }
         self.holds.retain(|h| h.expires > now.lease);
-        if how == Force::Now {
-            for req in taken {
-                self.spend(req, End::Cancelled, now.lease, rules);
-            }
+        for (req, end) in taken {
+            self.spend(req, End::Cancelled, end, rules);
         }
         self.promote(now, rules, effects);
         Reply::Forced
@@ -321,22 +339,37 @@ impl LockState {
         rules: &Rules,
         effects: &mut Effects,
     ) -> Reply {
-        self.queue.retain(|w| !(gone && w.claim.req == *req));
         if let Some(i) = self.hold_of(req)
             && let Phase::Claimed { since, deadline } = self.holds[i].phase
         {
             let claim = self.holds.remove(i).claim;
-            if !gone {
-                let place = self.queue.partition_point(|w| w.since < since);
-                self.queue.insert(place, Waiter { claim, since, deadline, deaf: true });
-            }
-            self.promote(now, rules, effects);
+            self.pass_over(claim, since, deadline);
         }
+        if gone {
+            self.queue.retain(|w| w.claim.req != *req);
+        }
+        self.promote(now, rules, effects);
         Reply::Settled
     }
 
-    fn spend(&mut self, req: ReqId, end: End, now: Micros, rules: &Rules) {
-        self.spent.retain(|s| s.req != req);
+    /// Takes a request out of the line, and lets in whom it kept waiting.
+    fn leave(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) {
+        self.queue.retain(|w| w.claim.req != *req);
+        self.promote(now, rules, effects);
+    }
+
+    /// Puts a promoted waiter back to its place in line, passed over until it is heard of.
+    fn pass_over(&mut self, claim: Claim, since: Micros, deadline: Micros) {
+        let place = self.queue.partition_point(|w| w.since < since);
+        self.queue.insert(place, Waiter { claim, since, deadline, deaf: true });
+    }
+
+    /// Remembers that a request has ended, for a while after `from`. How it ended first stays.
+    fn spend(&mut self, req: ReqId, end: End, from: Micros, rules: &Rules) {
+        let before = self.spent.iter().position(|s| s.req == req);
+        let before = before.and_then(|i| self.spent.remove(i));
+        let until = from.plus(rules.tombstone);
+        let (end, until) = before.map_or((end, until), |s| (s.end, until.max(s.until)));
         let cap = match end {
             End::Released => rules.released_cap,
             End::Cancelled => rules.cancelled_cap,
@@ -349,7 +382,7 @@ impl LockState {
             !drop
         });
         if cap > 0 {
-            self.spent.push_back(Spent { req, end, until: now.plus(rules.tombstone) });
+            self.spent.push_back(Spent { req, end, until });
         }
     }
 

@@ -9,10 +9,11 @@ impl LockState {
     /// is nobody.
     #[must_use]
     pub fn view(&self, lock: &FullName, now: Micros) -> Option<LockInfo> {
-        let holds: Vec<_> = self
+        let mut live = self.clone();
+        live.drop_ended(now);
+        let holds: Vec<_> = live
             .holds
             .iter()
-            .filter(|h| h.expires > now)
             .map(|h| HoldInfo {
                 req: h.claim.req,
                 holder: h.seen_by_others(now),
@@ -21,10 +22,9 @@ impl LockState {
                 revoked: h.phase == Phase::Revoked,
             })
             .collect();
-        let waiters: Vec<_> = self
+        let waiters: Vec<_> = live
             .queue
             .iter()
-            .filter(|w| w.deadline > now)
             .map(|w| WaiterInfo {
                 req: w.claim.req,
                 owner: w.claim.owner.clone(),

@@ -1,0 +1,45 @@
+//! The thread that waits inside `flock` for the first in line.
+//!
+//! A blocked `flock` can be ended only by a signal, and a library has no business with those. So a
+//! wait nobody wants any more is left alone: when the kernel gives the lock after all, the worker
+//! is told as ever and lets go of it at once.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+
+use distlock_core::engine;
+
+use crate::lockfile::LockFile;
+use crate::stem::Stem;
+use crate::worker::Cmd;
+
+/// One thread for one name. It ends when this is dropped and the kernel has answered.
+pub(crate) struct Blocker {
+    orders: Sender<()>,
+    /// An order is out and not answered by [`Cmd::Got`].
+    pub(crate) busy: bool,
+}
+
+impl Blocker {
+    pub(crate) fn start(stem: Stem, path: PathBuf, worker: Sender<Cmd>) -> io::Result<Self> {
+        let (orders, wanted) = channel();
+        engine::thread("distlock-flock", move || {
+            for () in wanted {
+                let got = LockFile::wait(&path);
+                // With nobody left to hear it the lock goes with the message.
+                if worker.send(Cmd::Got { stem: stem.clone(), got }).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { orders, busy: false })
+    }
+
+    /// Asks for the lock, unless that is under way.
+    pub(crate) fn want(&mut self) {
+        if !self.busy {
+            self.busy = self.orders.send(()).is_ok();
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What the file store promises.
+
+use std::time::Duration;
+
+use distlock_core::capability::{
+    Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
+};
+use distlock_core::ttl::Ttl;
+
+/// What the file store promises, wherever its directory is.
+pub static CAPABILITY: Capability = Capability {
+    store: "file",
+    url: "file:DIR",
+    scope: "processes of one host",
+    family: Family::Session,
+    fence: Fence::Durable,
+    expiry: Expiry::WithProcess,
+    ttl_min: Ttl::MIN.get(),
+    ttl_max: Ttl::MAX.get(),
+    ttl_step: Duration::from_nanos(1),
+    restart: Survives::Ends,
+    failover: Survives::NotApplicable,
+    partition: Survives::NotApplicable,
+    order: Order::Fifo,
+    reentry: Reentry::Client,
+    shared: false,
+    permits: false,
+    detach: false,
+    force: false,
+    lock_delay: true,
+    wake: WakeUp::Push,
+    drift_percent: 0,
+    drift_floor: Duration::ZERO,
+    notes: &[
+        "A lock lasts as long as its process: a crash frees it at once, a stopped process keeps it.",
+        "A child forked without exec keeps a killed parent's locks until it ends too.",
+        "The TTL plays no part; nobody can take a lock away from a living process.",
+        "Local file systems only: ext, xfs, btrfs, zfs, f2fs, tmpfs, overlayfs. On tmpfs nothing, \
+         tokens included, outlives a reboot.",
+    ],
+};

@@ -1,0 +1,289 @@
+//! The store itself, and the future of a lock call.
+
+use std::future::{Future, poll_fn};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::task::Poll;
+use std::time::Duration;
+
+use distlock_core::info::Query;
+use distlock_core::lease::Ears;
+use distlock_core::seam::{Ask, Watcher};
+use distlock_core::session::{Alive, Locked, SessionStore};
+use distlock_core::{
+    Capability, Clock, Error, Force, Forced, FullName, Human, Kind, LockInfo, Patience, ReqId,
+    Token, engine,
+};
+use tokio::sync::oneshot;
+
+use crate::capability::CAPABILITY;
+use crate::fence::Fence;
+use crate::inspect::Looker;
+use crate::layout::{self, Machine};
+use crate::live::any_alive;
+use crate::local;
+use crate::seat::{Heard, seat};
+use crate::stem::Stem;
+use crate::trouble::{closed, trouble};
+use crate::worker::{Cmd, Worker};
+
+/// How a [`FileStore`] is opened.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// The clock `min_hold`, lock-delay and patience are counted on.
+    pub clock: Clock,
+    /// Lock files that were free for this long are removed; an hour unless said otherwise.
+    pub retention: Duration,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self { clock: Clock::system(), retention: Duration::from_secs(3600) }
+    }
+}
+
+/// Locks kept by the kernel on the files of one directory.
+///
+/// Dropping it frees every lock held through it, as [`close`](SessionStore::close) does, soon
+/// after and without waiting.
+pub struct FileStore {
+    site: String,
+    tx: Sender<Cmd>,
+    looker: Looker,
+}
+
+impl FileStore {
+    /// Opens a directory, and makes it when it is not there. Blocks for a few file operations.
+    ///
+    /// # Errors
+    /// [`Kind::Refused`] when it is not on a local file system, [`Kind::Layout`] when a newer
+    /// version made it, [`Kind::Credentials`] when this user may not write there, and
+    /// [`Kind::Store`] for any other trouble with it.
+    pub fn open(dir: impl AsRef<Path>, options: FileOptions) -> Result<Self, Error> {
+        let FileOptions { clock, retention } = options;
+        let dir = dir.as_ref();
+        let dir = std::path::absolute(dir).map_err(|e| trouble("find", dir, e))?;
+        local::check(&dir)?;
+        let alone = layout::open(&dir)?;
+        // Once more: what was made may be a mount point or a link.
+        local::check(&dir)?;
+        let dir = dir.canonicalize().map_err(|e| trouble("find", &dir, e))?;
+        let machine = Machine::this()?;
+        let fence = Fence::open(&dir, &machine, || any_alive(&dir.join("sessions")))?;
+        drop(alone);
+
+        let (tx, commands) = channel();
+        let looker = Looker { dir: dir.clone(), boot: machine.boot.clone(), clock: clock.clone() };
+        let worker = Worker::new(dir.clone(), machine.boot, clock, fence, retention, tx.clone());
+        engine::thread("distlock-file", move || worker.run(commands))
+            .map_err(|e| trouble("start a thread for", &dir, e).transient())?;
+        Ok(Self { site: format!("file:{}", dir.display()), tx, looker })
+    }
+
+    /// What every file store promises, without opening one.
+    #[must_use]
+    pub fn promises() -> &'static Capability {
+        &CAPABILITY
+    }
+
+    /// Looks at up to `at_most` lock files and removes those that were free for longer than the
+    /// retention; answers how many. It happens by itself, in small steps, as new locks are made.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] when the directory cannot be read or written; [`Kind::Closed`] after close.
+    ///
+    /// # Cancel safety
+    /// Dropping it does not stop what was begun, and nothing is left half done.
+    pub async fn sweep(&self, at_most: usize) -> Result<usize, Error> {
+        self.ask(|reply| Cmd::Sweep { at_most, reply }).await?
+    }
+
+    async fn ask<T>(&self, cmd: impl FnOnce(oneshot::Sender<T>) -> Cmd) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.tx.send(cmd(reply)).map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())
+    }
+
+    /// Looking reads many files and needs nothing of the worker: a short-lived thread does it.
+    async fn look<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Looker) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (tx, rx) = oneshot::channel();
+        let looker = self.looker.clone();
+        let started = engine::thread("distlock-look", move || {
+            let _ = tx.send(work(&looker));
+        });
+        started.map_err(|e| trouble("start a thread for", &self.looker.dir, e).transient())?;
+        rx.await.unwrap_or_else(|_| Err(Error::new(Kind::Store, "the look ended early")))
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        let _ = self.tx.send(Cmd::Close { reply: None });
+    }
+}
+
+/// A held lock. Dropping it frees the lock, soon after and without waiting.
+pub struct FileConn {
+    stem: Stem,
+    serial: u64,
+    tx: Sender<Cmd>,
+    /// Known to whoever asked. Before that a drop is a cancel, and no `min_hold` applies.
+    told: bool,
+    ended: bool,
+}
+
+impl FileConn {
+    pub(crate) fn new(stem: Stem, serial: u64, tx: Sender<Cmd>) -> Self {
+        Self { stem, serial, tx, told: false, ended: false }
+    }
+
+    /// Its end is seen to elsewhere.
+    pub(crate) fn forget(mut self) {
+        self.ended = true;
+    }
+}
+
+impl Drop for FileConn {
+    fn drop(&mut self) {
+        if !self.ended {
+            let (stem, serial, linger) = (self.stem.clone(), self.serial, self.told);
+            let _ = self.tx.send(Cmd::Unlock { stem, serial, linger, reply: None });
+        }
+    }
+}
+
+/// Takes a request back when its future is dropped. Made before the request is sent.
+struct Undo<'a> {
+    stem: Stem,
+    req: ReqId,
+    tx: &'a Sender<Cmd>,
+    armed: bool,
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let _ = self.tx.send(Cmd::Cancel { stem: self.stem.clone(), req: self.req });
+        }
+    }
+}
+
+impl SessionStore for FileStore {
+    type Conn = FileConn;
+
+    fn capability(&self) -> &Capability {
+        &CAPABILITY
+    }
+
+    fn site(&self) -> &str {
+        &self.site
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.looker.clock
+    }
+
+    async fn lock(&self, ask: &Ask, seen: Watcher<'_>) -> Result<Locked<FileConn>, Error> {
+        CAPABILITY.allows(ask.mode)?;
+        let until = match ask.patience {
+            Patience::For(d) => Some(self.looker.clock.now().plus(d)),
+            Patience::Never | Patience::Forever => None,
+        };
+        let stem = Stem::of(&ask.lock);
+        let mut undo = Undo { stem: stem.clone(), req: ask.req, tx: &self.tx, armed: true };
+        let (seat, chair) = seat();
+        self.tx.send(Cmd::Lock { ask: ask.clone(), seat }).map_err(|_| closed())?;
+
+        // In a box, and only where there is an end: most wait without, and a thousand may wait.
+        let mut over = until.map(|at| Box::pin(self.looker.clock.sleep_until(at)));
+        let mut hear = async || {
+            poll_fn(|cx| match chair.poll(cx) {
+                Poll::Ready(heard) => Poll::Ready(Some(heard)),
+                Poll::Pending => match &mut over {
+                    Some(end) => end.as_mut().poll(cx).map(|()| None),
+                    None => Poll::Pending,
+                },
+            })
+            .await
+        };
+        let got = loop {
+            match hear().await {
+                Some(Heard::Answer(answer)) => break Some(answer),
+                Some(Heard::News(standing)) => seen(&standing),
+                None => break None,
+            }
+        };
+        let got = match got {
+            Some(got) => got,
+            None => {
+                let req = ask.req;
+                match self.ask(|reply| Cmd::GiveUp { stem, req, reply }).await {
+                    Ok(standing) => {
+                        undo.armed = false;
+                        return Ok(Locked::Busy(standing));
+                    }
+                    // Granted in the very last moment: the answer is there.
+                    Err(_) => loop {
+                        let heard = poll_fn(|cx| chair.poll(cx)).await;
+                        if let Heard::Answer(answer) = heard {
+                            break answer;
+                        }
+                    },
+                }
+            }
+        };
+        undo.armed = false;
+        let mut locked = got.map_err(|e| e.lock(&ask.lock))?;
+        if let Locked::Held { conn, .. } = &mut locked {
+            conn.told = true;
+        }
+        Ok(locked)
+    }
+
+    async fn alive(&self, conn: &mut FileConn) -> Alive {
+        let (stem, serial) = (conn.stem.clone(), conn.serial);
+        match self.ask(|reply| Cmd::Alive { stem, serial, reply }).await {
+            Ok(alive) => alive,
+            Err(_) => Alive::No(distlock_core::Why::Gone),
+        }
+    }
+
+    async fn unlock(&self, mut conn: FileConn) -> Result<(), Error> {
+        let (stem, serial, linger) = (conn.stem.clone(), conn.serial, true);
+        let answer = self.ask(|reply| Cmd::Unlock { stem, serial, linger, reply: Some(reply) });
+        // From the send on, which is the first thing the future does, the worker sees to it.
+        conn.ended = true;
+        // A store without a worker holds nothing any more.
+        answer.await.unwrap_or(Ok(()))
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        let query = query.clone();
+        self.look(move |looker| looker.list(&query)).await
+    }
+
+    async fn force(&self, lock: &FullName, _: Option<Token>, _: Force) -> Result<Forced, Error> {
+        let name = lock.clone();
+        let holder = self.look(move |looker| Ok(looker.holder_pid(&name))).await?;
+        let no = Error::new(Kind::Unsupported, "the kernel takes no lock from a living process");
+        Err(match holder {
+            Some((pid, age)) => no.with_hint(format!(
+                "end process {pid}, which has held it for {}; that frees it at once",
+                Human(age)
+            )),
+            None => no.with_hint("nobody holds it now"),
+        }
+        .lock(lock))
+    }
+
+    /// The kernel has no news: a lock of this store ends with its process, or by its file being
+    /// removed, which [`alive`](SessionStore::alive) sees.
+    fn listen(&self, _: Ears) {}
+
+    async fn close(&self) {
+        let _ = self.ask(|reply| Cmd::Close { reply: Some(reply) }).await;
+    }
+}

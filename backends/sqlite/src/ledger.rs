@@ -1,0 +1,374 @@
+//! One transaction: read, step, write.
+//!
+//! `begin` takes the write lock; `finish` runs every move on the states, each decoded and encoded
+//! once, and commits. Time is read in between, when nobody else can write.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use distlock_core::info::{LockInfo, Query};
+use distlock_core::state::{Effects, LockState, Micros, Now, Op, Reply, Rules};
+use distlock_core::{Clock, Error, FullName, Kind, Name};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::boot::Boot;
+use crate::options::Sync;
+use crate::place::Place;
+use crate::schema;
+use crate::sweep::Sweep;
+use crate::trouble::trouble;
+
+/// How far ahead of the wall the ceiling is raised.
+const AHEAD: Duration = Duration::from_secs(10);
+/// When the wall is this near to the ceiling, the next transaction raises it.
+const NEAR: Duration = Duration::from_secs(2);
+
+/// One operation on one lock.
+pub(crate) type Move = (FullName, Op);
+
+/// What a transaction brought about.
+#[derive(Default)]
+pub(crate) struct Applied {
+    /// An answer for each move, in order.
+    pub(crate) replies: Vec<Result<Reply, Error>>,
+    /// Whom to tell what.
+    pub(crate) effects: Vec<(FullName, Effects)>,
+}
+
+/// A connection and what it knows of the file.
+pub(crate) struct Ledger {
+    conn: Connection,
+    file: PathBuf,
+    boot: Boot,
+    clock: Clock,
+    sync: Sync,
+    /// What the connection's `synchronous` is set to.
+    full: bool,
+    /// The ceiling as last read.
+    ceiling: u64,
+    sweep: Sweep,
+}
+
+/// The row about the whole.
+#[derive(Clone, PartialEq)]
+struct Meta {
+    boot: Boot,
+    floor: u64,
+    ceiling: u64,
+    /// How far round the table the sweep is.
+    swept: (String, String),
+}
+
+/// A lock's state within a transaction, and the text it was read from.
+struct Sheet {
+    state: LockState,
+    text: Option<String>,
+}
+
+enum Tried {
+    Done(Applied),
+    /// A token came out above the ceiling: again, with a commit that raises it durably.
+    Uncovered,
+}
+
+/// Calls are delivered once, so a released request is only ever asked about again by a caller
+/// whose commit failed: few need remembering.
+pub(crate) fn rules() -> Rules {
+    Rules { released_cap: 8, ..Rules::default() }
+}
+
+impl Ledger {
+    pub(crate) fn open(place: &Place, boot: Boot, clock: Clock, sync: Sync) -> Result<Self, Error> {
+        let conn = schema::connect(&place.file, &boot)?;
+        let file = place.file.clone();
+        let sweep = Sweep::default();
+        let mut ledger = Self { conn, file, boot, clock, sync, full: false, ceiling: 0, sweep };
+        ledger.set_full(true)?;
+        Ok(ledger)
+    }
+
+    /// Takes the write lock, waiting at most [`schema::BUSY`] for others.
+    pub(crate) fn begin(&mut self) -> Result<(), Error> {
+        let near = self.clock.wall_micros() + micros(NEAR) > self.ceiling;
+        self.start(self.sync == Sync::Full || near)
+    }
+
+    /// Runs the moves in the transaction that was begun. Promotions of waiters of a process that
+    /// is known to be dead are withdrawn in the same go.
+    pub(crate) fn finish(
+        &mut self,
+        moves: &[Move],
+        dead: &HashSet<String>,
+    ) -> Result<Applied, Error> {
+        let tried = match self.attempt(moves, dead) {
+            Ok(Tried::Uncovered) => {
+                self.rollback();
+                self.start(true)?;
+                self.attempt(moves, dead)
+            }
+            tried => tried,
+        };
+        match tried {
+            Ok(Tried::Done(applied)) => Ok(applied),
+            Ok(Tried::Uncovered) => Err(Error::new(Kind::Store, "the ceiling was not raised")),
+            Err(e) => Err(e),
+        }
+        .inspect_err(|_| self.rollback())
+    }
+
+    /// Lists locks: a snapshot, without the write lock.
+    pub(crate) fn look(&mut self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        self.run("BEGIN")?;
+        let found = self.list(query);
+        self.rollback();
+        found
+    }
+
+    fn start(&mut self, full: bool) -> Result<(), Error> {
+        self.set_full(full)?;
+        self.run("BEGIN IMMEDIATE")
+    }
+
+    fn attempt(&mut self, moves: &[Move], dead: &HashSet<String>) -> Result<Tried, Error> {
+        let stored = self.meta()?;
+        let mut meta = self.of_this_boot(stored.clone())?;
+        let now = self.now();
+        let mut sheets: HashMap<&FullName, Result<Sheet, Error>> = HashMap::new();
+        let mut applied = Applied::default();
+        for (lock, op) in moves {
+            if !sheets.contains_key(lock) {
+                sheets.insert(lock, self.read(lock, meta.floor)?);
+            }
+            applied.replies.push(match sheets.get_mut(lock) {
+                Some(Ok(sheet)) => {
+                    let (reply, effects) = play(&mut sheet.state, op, now, dead);
+                    if !effects.is_empty() {
+                        applied.effects.push((lock.clone(), effects));
+                    }
+                    Ok(reply)
+                }
+                Some(Err(e)) => Err(e.clone()),
+                None => continue,
+            });
+        }
+        let top = sheets.values().flatten().map(|s| s.state.hi).max().unwrap_or(0);
+        if self.sync == Sync::Normal && !self.full && top > meta.ceiling {
+            self.ceiling = meta.ceiling;
+            return Ok(Tried::Uncovered);
+        }
+        if self.sync == Sync::Normal && top.max(now.wall.0 + micros(NEAR)) > meta.ceiling {
+            meta.ceiling = top.max(now.wall.0) + micros(AHEAD);
+        }
+        let (mut wrote, mut fresh) = (false, 0);
+        for (lock, sheet) in sheets {
+            let Ok(sheet) = sheet else { continue };
+            if self.write(lock, &sheet, meta.floor, now.lease)? {
+                wrote = true;
+                fresh += u32::from(sheet.text.is_none());
+            }
+        }
+        if wrote {
+            let swept = self.sweep.step(&self.conn, now, fresh, &mut meta.swept);
+            meta.floor = meta.floor.max(swept.map_err(|e| trouble(&self.file, e))?);
+        }
+        if meta != stored {
+            self.set_meta(&meta)?;
+        }
+        // From here on a failure leaves open what became of it.
+        self.run("COMMIT").map_err(Error::unknown)?;
+        self.ceiling = meta.ceiling;
+        Ok(Tried::Done(applied))
+    }
+
+    /// The time, read while nobody else can write.
+    fn now(&self) -> Now {
+        Now { lease: Micros(self.clock.now().as_micros()), wall: Micros(self.clock.wall_micros()) }
+    }
+
+    /// Another boot: every lease is over, and every token that was ever told stays below the
+    /// floor. Rows need not outlive that.
+    fn of_this_boot(&self, mut meta: Meta) -> Result<Meta, Error> {
+        if meta.boot == self.boot {
+            return Ok(meta);
+        }
+        if meta.boot.id == self.boot.id {
+            return Err(Error::new(Kind::Refused, "the store is used in another time namespace")
+                .with_hint("leases count time since boot: use one namespace, or another file")
+                .store(self.file.display()));
+        }
+        tracing::info!(file = %self.file.display(), "another boot: every lease is over");
+        let wrong = |e| trouble(&self.file, e);
+        let top = "SELECT coalesce(max(hi), 0) FROM lock";
+        let top: i64 = self.conn.query_row(top, [], |r| r.get(0)).map_err(wrong)?;
+        self.run("DELETE FROM lock")?;
+        meta.floor = meta.floor.max(meta.ceiling).max(unsigned(top));
+        meta.boot = self.boot.clone();
+        Ok(meta)
+    }
+
+    fn read(&self, lock: &FullName, floor: u64) -> Result<Result<Sheet, Error>, Error> {
+        let wrong = |e| trouble(&self.file, e);
+        let sql = "SELECT state FROM lock WHERE space = ?1 AND name = ?2";
+        let mut statement = self.conn.prepare_cached(sql).map_err(wrong)?;
+        let key = [lock.space.as_str(), lock.name.as_str()];
+        let text: Option<String> =
+            statement.query_row(key, |r| r.get(0)).optional().map_err(wrong)?;
+        Ok(match text {
+            None => Ok(Sheet { state: LockState::above(floor), text: None }),
+            Some(text) => decode(&text, lock).map(|state| Sheet { state, text: Some(text) }),
+        })
+    }
+
+    /// Writes what changed; says whether anything did.
+    fn write(
+        &self,
+        lock: &FullName,
+        sheet: &Sheet,
+        floor: u64,
+        now: Micros,
+    ) -> Result<bool, Error> {
+        if sheet.text.is_none() && sheet.state == LockState::above(floor) {
+            return Ok(false);
+        }
+        let text = serde_json::to_string(&sheet.state)
+            .map_err(|e| Error::new(Kind::Store, "a state cannot be written").because(e))?;
+        if sheet.text.as_ref() == Some(&text) {
+            return Ok(false);
+        }
+        let wrong = |e| trouble(&self.file, e);
+        let sql = "INSERT INTO lock (space, name, hi, touched, state) VALUES (?1, ?2, ?3, ?4, ?5)
+                   ON CONFLICT DO UPDATE SET hi = ?3, touched = ?4, state = ?5";
+        let mut statement = self.conn.prepare_cached(sql).map_err(wrong)?;
+        let (space, name) = (lock.space.as_str(), lock.name.as_str());
+        statement
+            .execute(params![space, name, signed(sheet.state.hi), signed(now.0), text])
+            .map_err(wrong)?;
+        Ok(true)
+    }
+
+    fn list(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        let meta = self.meta()?;
+        if meta.boot.id != self.boot.id {
+            return Ok(Vec::new());
+        }
+        self.of_this_boot(meta)?;
+        let now = self.now().lease;
+        let (space, prefix, after, limit) = match query {
+            Query::Name(lock) => {
+                let sheet = self.read(lock, 0)??;
+                return Ok(sheet.state.view(lock, now).into_iter().collect());
+            }
+            Query::Prefix { space, prefix, after, limit } => (space, prefix, after, *limit),
+        };
+        let wrong = |e| trouble(&self.file, e);
+        let sql = "SELECT name, state FROM lock WHERE space = ?1 AND name >= ?2 AND name > ?3
+                   ORDER BY name";
+        let mut statement = self.conn.prepare_cached(sql).map_err(wrong)?;
+        let after = after.as_ref().map_or("", Name::as_str);
+        let mut rows = statement.query([space.as_str(), prefix, after]).map_err(wrong)?;
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let Some(row) = rows.next().map_err(wrong)? else { break };
+            let name: String = row.get(0).map_err(wrong)?;
+            // Names come in the order of their bytes: those with the prefix stand together.
+            if !name.starts_with(prefix.as_str()) {
+                break;
+            }
+            let lock = FullName { space: space.clone(), name: Name::new(name)? };
+            let text: String = row.get(1).map_err(wrong)?;
+            found.extend(decode(&text, &lock)?.view(&lock, now));
+        }
+        Ok(found)
+    }
+
+    fn meta(&self) -> Result<Meta, Error> {
+        let wrong = |e| trouble(&self.file, e);
+        let sql = "SELECT boot, shift, floor, ceiling, swept_space, swept_name FROM meta";
+        let mut statement = self.conn.prepare_cached(sql).map_err(wrong)?;
+        let row = |r: &rusqlite::Row<'_>| {
+            let boot = Boot { id: r.get(0)?, shift: r.get(1)? };
+            let (floor, ceiling) = (unsigned(r.get(2)?), unsigned(r.get(3)?));
+            Ok(Meta { boot, floor, ceiling, swept: (r.get(4)?, r.get(5)?) })
+        };
+        statement.query_row([], row).map_err(wrong)
+    }
+
+    fn set_meta(&self, meta: &Meta) -> Result<(), Error> {
+        let wrong = |e| trouble(&self.file, e);
+        let sql = "UPDATE meta SET boot = ?1, shift = ?2, floor = ?3, ceiling = ?4,
+                   swept_space = ?5, swept_name = ?6";
+        let mut statement = self.conn.prepare_cached(sql).map_err(wrong)?;
+        let Meta { boot, floor, ceiling, swept } = meta;
+        let (floor, ceiling) = (signed(*floor), signed(*ceiling));
+        statement
+            .execute(params![boot.id, boot.shift, floor, ceiling, swept.0, swept.1])
+            .map_err(wrong)?;
+        Ok(())
+    }
+
+    fn set_full(&mut self, full: bool) -> Result<(), Error> {
+        if self.full != full {
+            self.run(if full {
+                "PRAGMA synchronous = FULL"
+            } else {
+                "PRAGMA synchronous = NORMAL"
+            })?;
+            self.full = full;
+        }
+        Ok(())
+    }
+
+    fn run(&self, sql: &str) -> Result<(), Error> {
+        let done = self.conn.prepare_cached(sql).and_then(|mut s| s.execute([]));
+        done.map(drop).map_err(|e| trouble(&self.file, e))
+    }
+
+    fn rollback(&self) {
+        if !self.conn.is_autocommit()
+            && let Err(e) = self.run("ROLLBACK")
+        {
+            tracing::warn!(error = %e, "a transaction could not be rolled back");
+        }
+    }
+}
+
+/// One step, and the withdrawal of every promotion in it that nobody can hear of.
+fn play(state: &mut LockState, op: &Op, now: Now, dead: &HashSet<String>) -> (Reply, Effects) {
+    let rules = rules();
+    let step = state.step(op, now, &rules);
+    let mut effects = step.effects;
+    while let Some(i) = effects.turns.iter().position(|(_, via)| dead.contains(via)) {
+        let (req, _) = effects.turns.remove(i);
+        let more = state.step(&Op::Withdraw { req, gone: true }, now, &rules).effects;
+        effects.turns.extend(more.turns);
+        effects.contended.extend(more.contended);
+        effects.revoked.extend(more.revoked);
+    }
+    (step.reply, effects)
+}
+
+fn decode(text: &str, lock: &FullName) -> Result<LockState, Error> {
+    serde_json::from_str(text).map_err(|e| {
+        Error::new(Kind::Layout, "the row of this lock makes no sense")
+            .with_hint(
+                "with the sqlite3 shell: UPDATE meta SET floor = max(floor, (SELECT max(hi) FROM \
+                 lock)); then DELETE the row from lock",
+            )
+            .lock(lock)
+            .because(e)
+    })
+}
+
+/// SQLite's integers have a sign; ours stay below 2^63.
+fn signed(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn unsigned(n: i64) -> u64 {
+    u64::try_from(n).unwrap_or(0)
+}
+
+fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,298 @@
+//! How processes tell each other: a datagram socket a session, in a directory beside the database.
+//!
+//! A datagram is only ever a hint, so none is acknowledged. What it also tells is life: the kernel
+//! refuses one to a socket whose process is gone.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use distlock_core::lease::{Ears, Wake};
+use distlock_core::seam::{Event, Key};
+use distlock_core::state::Effects;
+use distlock_core::{Error, FullName, Kind, ReqId, Why, engine};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+/// At most this many notes in a datagram: with the longest names that is below [`LETTER`].
+const NOTES: usize = 32;
+/// The room for one datagram.
+const LETTER: usize = 96 * 1024;
+/// A reader that is alive empties a full socket within this.
+const FULL: (u32, Duration) = (20, Duration::from_micros(250));
+
+/// What a note says.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum What {
+    Turn,
+    Contended,
+    Revoked,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Note {
+    what: What,
+    lock: FullName,
+    req: ReqId,
+}
+
+impl Note {
+    fn wake(self) -> Wake {
+        let key = Key { lock: self.lock, req: self.req };
+        match self.what {
+            What::Turn => Wake::Turn(key.req),
+            What::Contended => Wake::Event(Event::Contended(key)),
+            What::Revoked => Wake::Event(Event::Lost(key, Why::Revoked)),
+        }
+    }
+}
+
+/// This session's address and its way to the others.
+pub(crate) struct Post {
+    session: String,
+    dir: OwnedFd,
+    inbox: UnixDatagram,
+    out: UnixDatagram,
+    ears: Arc<OnceLock<Ears>>,
+}
+
+enum Sent {
+    Heard,
+    /// Nobody reads that socket, and nobody ever will.
+    Dead,
+    /// Somebody should, and does not now.
+    Deaf,
+}
+
+impl Post {
+    /// Binds a socket for a new session and starts the thread that reads it.
+    pub(crate) fn open(dir: &Path) -> Result<Arc<Self>, Error> {
+        let wrong = |e: io::Error| {
+            let kind = match e.kind() {
+                io::ErrorKind::PermissionDenied => Kind::Credentials,
+                _ => Kind::Store,
+            };
+            Error::new(kind, format!("no socket can be made in {}", dir.display()))
+                .with_hint("the directory must be this user's own; it may be removed when unused")
+                .because(e)
+        };
+        match DirBuilder::new().mode(0o700).create(dir) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(wrong(e)),
+            _ => {}
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(dir, flags, Mode::empty()).map_err(|e| wrong(e.into()))?;
+        let session = ReqId::random().to_string();
+        // Between the making of a socket's name and its listening a dead one looks the same, so
+        // it gets its real name, which others may clean up, only when it listens.
+        let draft = format!("{session}.new");
+        let inbox = UnixDatagram::bind(within(&fd, &draft)).map_err(wrong)?;
+        rustix::fs::renameat(&fd, &draft, &fd, socket(&session)).map_err(|e| wrong(e.into()))?;
+        let out = UnixDatagram::unbound().map_err(wrong)?;
+        out.set_nonblocking(true).map_err(wrong)?;
+        let ears: Arc<OnceLock<Ears>> = Arc::default();
+        let post = Arc::new(Self { session, dir: fd, inbox, out, ears: ears.clone() });
+        let reader = post.inbox.try_clone().map_err(wrong)?;
+        engine::thread("distlock-post", move || listen(&reader, &ears)).map_err(wrong)?;
+        post.clean(dir);
+        Ok(post)
+    }
+
+    /// Where this session is told things: what a claim says in `via`.
+    pub(crate) fn session(&self) -> &str {
+        &self.session
+    }
+
+    /// Sets where wake-ups go.
+    pub(crate) fn listen(&self, ears: Ears) {
+        let _ = self.ears.set(ears);
+    }
+
+    /// Tells everybody; answers with the promotions that reached nobody, and whether for ever.
+    pub(crate) fn deliver(
+        &self,
+        effects: Vec<(FullName, Effects)>,
+        dead: &mut HashSet<String>,
+    ) -> Vec<(FullName, ReqId, bool)> {
+        let mut letters: BTreeMap<String, Vec<Note>> = BTreeMap::new();
+        for (lock, effects) in effects {
+            let Effects { turns, contended, revoked } = effects;
+            for (what, whom) in
+                [(What::Turn, turns), (What::Contended, contended), (What::Revoked, revoked)]
+            {
+                for (req, via) in whom {
+                    letters.entry(via).or_default().push(Note { what, lock: lock.clone(), req });
+                }
+            }
+        }
+        let mut unheard = Vec::new();
+        for (via, mut notes) in letters {
+            if via == self.session {
+                if let Some(ears) = self.ears.get() {
+                    notes.into_iter().for_each(|n| ears(n.wake()));
+                }
+                continue;
+            }
+            while !notes.is_empty() {
+                let rest = notes.split_off(notes.len().min(NOTES));
+                let gone = match self.send(&via, &notes) {
+                    Sent::Heard => None,
+                    Sent::Dead => Some(true),
+                    // A full socket is no proof of death: it keeps its place in line and is passed
+                    // over until it is heard of. Leaving it the claim would keep all others
+                    // waiting for that long, and then cost it its place.
+                    Sent::Deaf => Some(false),
+                };
+                if gone == Some(true) {
+                    dead.insert(via.clone());
+                }
+                if let Some(gone) = gone {
+                    let turns = notes.into_iter().filter(|n| n.what == What::Turn);
+                    unheard.extend(turns.map(|n| (n.lock, n.req, gone)));
+                }
+                notes = rest;
+            }
+        }
+        unheard
+    }
+
+    /// Ends the reader and takes the address away.
+    pub(crate) fn close(&self) {
+        let _ = rustix::fs::unlinkat(&self.dir, socket(&self.session), AtFlags::empty());
+        let _ = self.inbox.shutdown(Shutdown::Both);
+    }
+
+    fn send(&self, via: &str, notes: &[Note]) -> Sent {
+        // What is no session of ours is no path either.
+        if via.parse::<ReqId>().is_err() {
+            return Sent::Deaf;
+        }
+        let Ok(letter) = serde_json::to_vec(notes) else { return Sent::Deaf };
+        let path = within(&self.dir, &socket(via));
+        let (tries, nap) = FULL;
+        for _ in 0..tries {
+            match self.out.send_to(&letter, &path) {
+                Ok(_) => return Sent::Heard,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::park_timeout(nap),
+                Err(e) if is_dead(&e) => return Sent::Dead,
+                Err(e) => {
+                    tracing::warn!(error = %e, session = via, "a wake-up could not be sent");
+                    return Sent::Deaf;
+                }
+            }
+        }
+        Sent::Deaf
+    }
+
+    /// Removes the sockets of sessions that ended without a word.
+    fn clean(&self, dir: &Path) {
+        let Ok(entries) = fs::read_dir(dir) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|n| n.ends_with(".sock")) else { continue };
+            let Ok(probe) = UnixDatagram::unbound() else { return };
+            if probe.connect(within(&self.dir, name)).is_err_and(|e| is_dead(&e)) {
+                let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
+            }
+        }
+    }
+}
+
+impl Drop for Post {
+    /// At once.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn is_dead(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+}
+
+fn socket(session: &str) -> String {
+    format!("{session}.sock")
+}
+
+/// A name in the directory, by way of its descriptor: a socket's path has room for 108 bytes, and
+/// the directory's own path may be longer.
+fn within(dir: &OwnedFd, name: &str) -> PathBuf {
+    format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()).into()
+}
+
+/// Reads until the socket is shut down.
+fn listen(inbox: &UnixDatagram, ears: &OnceLock<Ears>) {
+    let mut letter = vec![0; LETTER];
+    loop {
+        match inbox.recv(&mut letter) {
+            Ok(0) => return,
+            Ok(n) => match serde_json::from_slice::<Vec<Note>>(&letter[..n]) {
+                Ok(notes) => {
+                    if let Some(ears) = ears.get() {
+                        notes.into_iter().for_each(|n| ears(n.wake()));
+                    }
+                }
+                // Of a newer version, perhaps: something happened.
+                Err(_) => ears.get().into_iter().for_each(|ears| ears(Wake::Everybody)),
+            },
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => {
+                tracing::warn!(error = %e, "wake-ups are not heard any more");
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use distlock_core::{Name, Namespace};
+
+    fn turn(via: &str) -> Vec<(FullName, Effects)> {
+        let lock = FullName { space: Namespace::default(), name: Name::new("x").unwrap() };
+        let turns = vec![(ReqId::random(), via.to_owned())];
+        vec![(lock, Effects { turns, ..Effects::default() })]
+    }
+
+    #[test]
+    fn a_full_socket_is_deaf_and_a_closed_one_is_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        let post = Post::open(dir.path()).unwrap();
+        let session = ReqId::random().to_string();
+        let silent = UnixDatagram::bind(dir.path().join(socket(&session))).unwrap();
+        let mut dead = HashSet::new();
+        let mut heard = 0;
+        let unheard = loop {
+            let unheard = post.deliver(turn(&session), &mut dead);
+            if !unheard.is_empty() {
+                break unheard;
+            }
+            heard += 1;
+        };
+        assert!(heard > 0 && !unheard[0].2 && dead.is_empty(), "full is not dead");
+        drop(silent);
+        assert!(post.deliver(turn(&session), &mut dead)[0].2, "refused");
+        assert!(dead.contains(&session));
+        assert!(post.deliver(turn(&ReqId::random().to_string()), &mut dead)[0].2, "no such file");
+        assert!(!post.deliver(turn("../elsewhere"), &mut dead)[0].2, "not an address of ours");
+    }
+
+    #[test]
+    fn the_longest_letter_fits() {
+        let lock = FullName {
+            space: Namespace::new("n".repeat(64)).unwrap(),
+            name: Name::new("\u{1}".repeat(255)).unwrap(),
+        };
+        let note = || Note { what: What::Contended, lock: lock.clone(), req: ReqId::random() };
+        let notes: Vec<Note> = (0..NOTES).map(|_| note()).collect();
+        assert!(serde_json::to_vec(&notes).unwrap().len() < LETTER);
+    }
+}

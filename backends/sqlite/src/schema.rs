@@ -1,0 +1,149 @@
+//! How a connection is opened, and the layout of the file.
+//!
+//! One row a lock, its state as JSON so that the `sqlite3` shell can read it; one row about the
+//! whole. `hi` and `touched` stand beside the state so that the sweep need not decode it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use distlock_core::{Clock, Error, Kind};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::boot::Boot;
+use crate::trouble::{passing, trouble};
+
+/// Marks the file as ours ("dstl").
+const APPLICATION: i32 = 0x6473_746C;
+/// The layout written here.
+const LAYOUT: i32 = 1;
+/// How long to wait for another process's transaction.
+pub(crate) const BUSY: Duration = Duration::from_secs(5);
+/// How long to sleep between two looks at a lock that another process has: SQLite's own handler
+/// sleeps up to 100 ms, which is many commits.
+const NAP: Duration = Duration::from_micros(100);
+const LONGEST_NAP: Duration = Duration::from_millis(2);
+
+const TABLES: &str = "
+    CREATE TABLE meta (
+        one     INTEGER PRIMARY KEY CHECK (one = 1),
+        boot    TEXT NOT NULL,     -- leases count from this boot
+        shift   TEXT NOT NULL,     -- and in this time namespace
+        floor   INTEGER NOT NULL,  -- tokens of a new row start above it
+        ceiling INTEGER NOT NULL,  -- no token told under synchronous=NORMAL is above it
+        swept_space TEXT NOT NULL, -- the sweep goes on after this row
+        swept_name  TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE lock (
+        space   TEXT NOT NULL,
+        name    TEXT NOT NULL,
+        hi      INTEGER NOT NULL,  -- the highest token, as in the state
+        touched INTEGER NOT NULL,  -- when it was last written, on the lease clock
+        state   TEXT NOT NULL,     -- JSON
+        PRIMARY KEY (space, name)
+    ) STRICT, WITHOUT ROWID;";
+
+/// Opens a connection to a database of ours, made new if the file is empty.
+pub(crate) fn connect(file: &Path, boot: &Boot) -> Result<Connection, Error> {
+    let wrong = |e| trouble(file, e);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = Connection::open_with_flags(file, flags).map_err(wrong)?;
+    conn.busy_handler(Some(patience())).map_err(wrong)?;
+    // A process that comes and goes would otherwise pay for a checkpoint at each end.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(wrong)?;
+    conn.set_prepared_statement_cache_capacity(32);
+    retried(|| layout(&conn, boot)).map_err(|e| e.unwrap_or_else(wrong))?;
+    Ok(conn)
+}
+
+/// Waits for another's lock in naps, for [`BUSY`] in all.
+fn patience() -> impl FnMut(i32) -> bool + Send + 'static {
+    let clock = Clock::system();
+    let mut start = clock.now();
+    move |n| {
+        if n == 0 {
+            start = clock.now();
+        }
+        let nap = (NAP * (u32::try_from(n).unwrap_or(0) + 1)).min(LONGEST_NAP);
+        // SQLite calls from inside a statement: the thread must wait here. Parking may end early,
+        // which only means one more look.
+        std::thread::park_timeout(nap);
+        clock.now().since(start) < BUSY
+    }
+}
+
+/// An error of ours, or one of SQLite's that is still to be told.
+pub(crate) enum Fault {
+    Ours(Error),
+    Sqlite(rusqlite::Error),
+}
+
+impl Fault {
+    fn unwrap_or_else(self, f: impl FnOnce(rusqlite::Error) -> Error) -> Error {
+        match self {
+            Fault::Ours(e) => e,
+            Fault::Sqlite(e) => f(e),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(e: rusqlite::Error) -> Self {
+        Fault::Sqlite(e)
+    }
+}
+
+/// Repeats what loses against another process that opens the same file: the switch to the
+/// write-ahead log answers "busy" without asking the busy handler.
+fn retried(mut work: impl FnMut() -> Result<(), Fault>) -> Result<(), Fault> {
+    let mut nap = patience();
+    let mut n = 0;
+    loop {
+        match work() {
+            Err(Fault::Sqlite(e)) if passing(&e) && nap(n) => n += 1,
+            other => return other,
+        }
+    }
+}
+
+fn layout(conn: &Connection, boot: &Boot) -> Result<(), Fault> {
+    let number = |pragma: &str| conn.pragma_query_value(None, pragma, |r| r.get::<_, i32>(0));
+    let ours = number("application_id")? == APPLICATION;
+    let version = number("user_version")?;
+    if ours && version > LAYOUT {
+        return Err(Fault::Ours(
+            Error::new(Kind::Layout, format!("the database has the newer layout {version}"))
+                .with_hint(format!("this build knows layout {LAYOUT}: upgrade distlock")),
+        ));
+    }
+    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0))?;
+    if !ours && tables > 0 {
+        return Err(Fault::Ours(
+            Error::new(Kind::Layout, "this is a database of another program")
+                .with_hint("give the locks a file of their own"),
+        ));
+    }
+    let mode: String = conn.pragma_query_value(None, "journal_mode", |r| r.get(0))?;
+    if mode != "wal" {
+        conn.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
+    }
+    if ours && version == LAYOUT {
+        return Ok(());
+    }
+    conn.execute_batch("BEGIN IMMEDIATE")?;
+    let made = create(conn, boot);
+    conn.execute_batch(if made.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    Ok(made?)
+}
+
+/// Inside the write lock: whoever comes second finds it done.
+fn create(conn: &Connection, boot: &Boot) -> rusqlite::Result<()> {
+    let version: i32 = conn.pragma_query_value(None, "user_version", |r| r.get(0))?;
+    if version != 0 {
+        return Ok(());
+    }
+    conn.execute_batch(TABLES)?;
+    conn.execute("INSERT INTO meta VALUES (1, ?1, ?2, 0, 0, '', '')", [&boot.id, &boot.shift])?;
+    conn.pragma_update(None, "application_id", APPLICATION)?;
+    conn.pragma_update(None, "user_version", LAYOUT)
+}

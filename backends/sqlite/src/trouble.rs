@@ -1,0 +1,49 @@
+//! SQLite's errors in our words.
+
+use std::path::Path;
+
+use distlock_core::{Error, Kind};
+use rusqlite::ErrorCode;
+
+/// What SQLite said, as an error of ours with what to do next.
+pub(crate) fn trouble(file: &Path, e: rusqlite::Error) -> Error {
+    let code = e.sqlite_error_code();
+    let error = match code {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            Error::new(Kind::Unreachable, "another process keeps the database locked").with_hint(
+                "look for a stopped process or an sqlite3 shell in a transaction (fuser)",
+            )
+        }
+        Some(ErrorCode::NotADatabase) => {
+            Error::new(Kind::Layout, "this file is not a database").with_hint("choose another path")
+        }
+        Some(ErrorCode::DatabaseCorrupt) => Error::new(Kind::Layout, "the database is damaged")
+            .with_hint(
+                "stop its users and move the file away; tokens then restart at the wall clock",
+            ),
+        Some(ErrorCode::ReadOnly) => Error::new(Kind::Refused, "the database cannot be written")
+            .with_hint("check who owns the file, and whether its file system is read-only"),
+        Some(ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+            Error::new(Kind::Credentials, "the database cannot be opened")
+                .with_hint("check who owns the file, its -wal and -shm files and their directory")
+        }
+        Some(ErrorCode::DiskFull) => {
+            Error::new(Kind::Store, "the disk is full").with_hint("make room").transient()
+        }
+        _ => Error::new(Kind::Store, "SQLite failed"),
+    };
+    error.store(format!("sqlite:{}", file.display())).because(e)
+}
+
+/// Whether trying again at once may help: another process is opening or recovering the same file.
+pub(crate) fn passing(e: &rusqlite::Error) -> bool {
+    matches!(
+        e.sqlite_error_code(),
+        Some(
+            ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::FileLockingProtocolFailed
+                | ErrorCode::SchemaChanged
+        )
+    )
+}

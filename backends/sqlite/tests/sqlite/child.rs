@@ -1,0 +1,134 @@
+//! The other process: what it does is said in its environment.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child as Process, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use distlock_core::lease::{LeaseStore, Wake};
+use distlock_core::{Clock, Owner, ReqId};
+use distlock_sqlite::{Sqlite, SqliteOptions};
+
+use crate::kit::{ask, cycle, ears, give, run, take};
+
+const ROLE: &str = "DISTLOCK_SQLITE_TEST_ROLE";
+const PATH: &str = "DISTLOCK_SQLITE_TEST_PATH";
+
+/// A child process that does not outlive its test.
+pub(crate) struct Child {
+    process: Process,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Child {
+    pub(crate) fn start(role: &str, db: &Path) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .env(ROLE, role)
+            .env(PATH, db)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap());
+        Self { process, lines }
+    }
+
+    /// The next line it prints; empty when it has ended.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.process.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// SIGKILL, and gone when this returns.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn say(line: impl std::fmt::Display) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").unwrap();
+    out.flush().unwrap();
+}
+
+fn hear() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+/// Plays the role of a child, if this is one.
+pub(crate) fn role() -> bool {
+    let (Ok(role), Some(path)) = (std::env::var(ROLE), std::env::var_os(PATH)) else {
+        return false;
+    };
+    let path = Path::new(&path);
+    let open = || async { Sqlite::open(path, SqliteOptions::new()).await.unwrap() };
+    match role.as_str() {
+        // Opens when told, counts once under a lock.
+        "open" => {
+            say("ready");
+            hear();
+            run(async {
+                let store = open().await;
+                say(cycle(&store, &format!("own {}", ReqId::random())).await);
+                store.close().await;
+            });
+        }
+        // Grants without end, told one by one.
+        "grants" => run(async {
+            let store = open().await;
+            loop {
+                say(cycle(&store, "stream").await);
+            }
+        }),
+        // Joins the line of the given names and then only listens.
+        "wait" => run(async {
+            let store = open().await;
+            let wakes = ears(&store);
+            for _ in 0..3 {
+                // So long that its end cannot be taken for a death that was noticed.
+                let wait = Some(Duration::from_secs(3600));
+                let answer = store.acquire(&ask("queue"), wait).await.unwrap();
+                assert!(matches!(answer, distlock_core::lease::Answer::Waiting(_)));
+            }
+            say("waiting");
+            for wake in wakes {
+                say(format!("{wake:?}"));
+            }
+        }),
+        // Takes turns with its parent; says when each grant was confirmed.
+        "turns" => run(async {
+            let store = open().await;
+            let clock = Clock::system();
+            let wakes = ears(&store);
+            say("ready");
+            while hear() == "join" {
+                let mut ask = ask("turns");
+                ask.owner = Owner::new();
+                crate::kit::join(&store, &ask).await;
+                say("waiting");
+                while wakes.recv().unwrap() != Wake::Turn(ask.req) {}
+                take(&store, &ask).await;
+                say(clock.now().as_nanos());
+                give(&store, &ask.key()).await;
+            }
+            store.close().await;
+        }),
+        other => panic!("no such role: {other}"),
+    }
+    true
+}

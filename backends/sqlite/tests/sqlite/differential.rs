@@ -1,0 +1,216 @@
+//! Generated operations on the store and on the bare specification give the same answers, tell
+//! the same waiters and leave the same picture.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use distlock_core::info::Query;
+use distlock_core::lease::{Answer, LeaseStore, Renewal, Wake};
+use distlock_core::seam::{Ask, Due, Event, Force, Forced, Key, Released};
+use distlock_core::state::{Claim, Effects, LockState, Micros, Now, Op, Refusal, Reply, Rules};
+use distlock_core::{Clock, Kind, Mode, Owner, ReqId, Token, Why};
+use distlock_sqlite::Sqlite;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::kit::{Dir, Named, SOON, ask, ears, lock, open, run};
+
+pub(crate) const TRIALS: &[Named] = &[("differential", differential)];
+
+const NAMES: [&str; 2] = ["a", "a/b"];
+const REQS: usize = 8;
+
+#[derive(Clone, Debug)]
+enum Do {
+    Acquire { name: usize, req: usize, wait: Option<u64>, tail: u64 },
+    Heartbeat { name: usize, reqs: Vec<usize>, wait: u64 },
+    Renew { name: usize, reqs: Vec<usize>, ttl: u64 },
+    Release { name: usize, req: usize },
+    Cancel { name: usize, req: usize },
+    Force { name: usize, token: Option<i64>, now: bool },
+    Pass(u64),
+    StepWall(i64),
+}
+
+fn doing() -> impl Strategy<Value = Do> {
+    let name = 0..NAMES.len();
+    let req = 0..REQS;
+    let reqs = prop::collection::vec(0..REQS, 1..4);
+    let millis = 1u64..12_000;
+    prop_oneof![
+        8 => (name.clone(), req.clone(), prop::option::weighted(0.7, millis.clone()), 0u64..3_000)
+            .prop_map(|(name, req, wait, tail)| Do::Acquire { name, req, wait, tail }),
+        2 => (name.clone(), reqs.clone(), millis.clone())
+            .prop_map(|(name, reqs, wait)| Do::Heartbeat { name, reqs, wait }),
+        2 => (name.clone(), reqs, millis.clone())
+            .prop_map(|(name, reqs, ttl)| Do::Renew { name, reqs, ttl }),
+        4 => (name.clone(), req.clone()).prop_map(|(name, req)| Do::Release { name, req }),
+        2 => (name.clone(), req).prop_map(|(name, req)| Do::Cancel { name, req }),
+        1 => (name, prop::option::of(-1i64..2), any::<bool>())
+            .prop_map(|(name, token, now)| Do::Force { name, token, now }),
+        4 => millis.prop_map(Do::Pass),
+        1 => (-100i64..100).prop_map(Do::StepWall),
+    ]
+}
+
+/// The specification, told the same.
+struct Oracle {
+    states: HashMap<usize, LockState>,
+    clock: Clock,
+    heard: Vec<Wake>,
+}
+
+impl Oracle {
+    fn step(&mut self, name: usize, op: Op) -> Reply {
+        let now = Now {
+            lease: Micros(self.clock.now().as_micros()),
+            wall: Micros(self.clock.wall_micros()),
+        };
+        let rules = Rules { released_cap: 8, ..Rules::default() };
+        let step = self.states.entry(name).or_default().step(&op, now, &rules);
+        let Effects { turns, contended, revoked } = step.effects;
+        let key = |req| Key { lock: lock(NAMES[name]), req };
+        let contended = contended.into_iter().map(|(r, _)| Wake::Event(Event::Contended(key(r))));
+        let revoked =
+            revoked.into_iter().map(|(r, _)| Wake::Event(Event::Lost(key(r), Why::Revoked)));
+        self.heard.extend(turns.into_iter().map(|(r, _)| Wake::Turn(r)));
+        self.heard.extend(contended.chain(revoked));
+        step.reply
+    }
+}
+
+fn same_acquire(ours: Result<Answer, distlock_core::Error>, spec: Reply) {
+    match (ours, spec) {
+        (
+            Ok(Answer::Granted { tokens, left, waiters }),
+            Reply::Granted { token, block, remaining, waiters: w, .. },
+        ) => {
+            assert_eq!((tokens.first(), tokens.len(), left, waiters), (token, block, remaining, w));
+        }
+        (Ok(Answer::Waiting(s)), Reply::Waiting { ahead, why })
+        | (Ok(Answer::Busy(s)), Reply::Busy { ahead, why }) => {
+            assert_eq!((s.ahead, s.holder, s.left), (Some(ahead), why.holder, why.left));
+        }
+        (Ok(Answer::Spent), Reply::Spent(_)) => {}
+        (Err(e), Reply::Refused(Refusal::PermitsDiffer(_) | Refusal::ModeDiffers(_))) => {
+            assert_eq!(e.kind(), Kind::Usage);
+        }
+        (ours, spec) => panic!("{ours:?} is not {spec:?}"),
+    }
+}
+
+async fn one(store: &Sqlite, oracle: &mut Oracle, asks: &[Ask], what: &Do) {
+    let key = |name: usize, req: usize| Key { lock: lock(NAMES[name]), req: asks[req].req };
+    match what {
+        Do::Pass(ms) => store.clock().advance(Duration::from_millis(*ms)),
+        Do::StepWall(s) => store.clock().step_wall(*s),
+        Do::Acquire { name, req, wait, tail } => {
+            let tail = Duration::from_millis(*tail);
+            let (min_hold, lock_delay) =
+                if req % 2 == 0 { (tail, Duration::ZERO) } else { (Duration::ZERO, tail) };
+            let ask = Ask { lock: lock(NAMES[*name]), min_hold, lock_delay, ..asks[*req].clone() };
+            let wait = wait.map(Duration::from_millis);
+            let spec = oracle.step(*name, Op::Acquire { claim: Claim::of(&ask, "here"), wait });
+            same_acquire(store.acquire(&ask, wait).await, spec);
+        }
+        Do::Heartbeat { name, reqs, wait } => {
+            let wait = Duration::from_millis(*wait);
+            let beats: Vec<_> = reqs.iter().map(|r| (key(*name, *r), wait)).collect();
+            let ours = store.heartbeat(&beats).await.unwrap();
+            for (pulse, r) in ours.into_iter().zip(reqs) {
+                let spec = oracle.step(*name, Op::Heartbeat { req: asks[*r].req, wait });
+                assert_eq!(Reply::Pulse(pulse), spec);
+            }
+        }
+        Do::Renew { name, reqs, ttl } => {
+            let ttl = Duration::from_millis(*ttl);
+            let due: Vec<_> = reqs.iter().map(|r| Due { key: key(*name, *r), ttl }).collect();
+            for (ours, r) in store.renew(&due).await.into_iter().zip(reqs) {
+                match (ours, oracle.step(*name, Op::Renew { req: asks[*r].req, ttl })) {
+                    (Renewal::Held { left, waiters }, Reply::Renewed { remaining, waiters: w }) => {
+                        assert_eq!((left, waiters), (remaining, w));
+                    }
+                    (Renewal::Lost(why), Reply::Lost(w)) => assert_eq!(why, w),
+                    (ours, spec) => panic!("{ours:?} is not {spec:?}"),
+                }
+            }
+        }
+        Do::Release { name, req } => {
+            let ours = store.release(&key(*name, *req), None).await.unwrap();
+            let spec = oracle.step(*name, Op::Release { req: asks[*req].req });
+            assert_eq!(ours == Released::Released, spec == Reply::Released, "{spec:?}");
+        }
+        Do::Cancel { name, req } => {
+            store.cancel(&key(*name, *req)).await.unwrap();
+            assert_eq!(oracle.step(*name, Op::Cancel { req: asks[*req].req }), Reply::Cancelled);
+        }
+        Do::Force { name, token, now } => {
+            let held = oracle.states.get(name).and_then(|s| s.holds.first()).map_or(5, |h| h.token);
+            let token = token.map(|off| Token::new(held.saturating_add_signed(off)).unwrap());
+            let how = if *now { Force::Now } else { Force::Revoke };
+            let ours = store.force(&lock(NAMES[*name]), token, how).await.unwrap();
+            let spec = oracle.step(*name, Op::Force { token, how });
+            assert_eq!(ours == Forced::Done, spec == Reply::Forced, "{spec:?}");
+        }
+    }
+}
+
+fn differential() {
+    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+    let sequences = prop::collection::vec(doing(), 1..60);
+    let result = TestRunner::new(config).run(&sequences, |sequence| {
+        run(async {
+            let dir = Dir::new();
+            let clock = Clock::held();
+            // Two handles on one file take turns: what one wrote the other must see.
+            let stores = [open(&dir, &clock).await, open(&dir, &clock).await];
+            let wakes = stores.each_ref().map(ears);
+            let mut oracle = Oracle { states: HashMap::new(), clock, heard: Vec::new() };
+            let owners = [Owner::new(), Owner::new(), Owner::new()];
+            let two = NonZeroU32::new(2).unwrap();
+            let asks: Vec<Ask> = (0..REQS)
+                .map(|i| Ask {
+                    req: ReqId::random(),
+                    // The first requests are re-entries of one owner; modes mix.
+                    owner: if i < 3 { owners[0].clone() } else { Owner::new() },
+                    mode: [Mode::Exclusive, Mode::Exclusive, Mode::Shared, Mode::Permit(two)]
+                        [i % 4],
+                    ..ask("a")
+                })
+                .collect();
+            for (i, what) in sequence.iter().enumerate() {
+                one(&stores[usize::from(i % 3 == 0)], &mut oracle, &asks, what).await;
+            }
+            for (i, name) in NAMES.iter().enumerate() {
+                let seen = stores[i].inspect(&Query::Name(lock(name))).await.unwrap();
+                let now = Micros(oracle.clock.now().as_micros());
+                let spec = oracle.states.get(&i).and_then(|s| s.view(&lock(name), now));
+                assert_eq!(seen, spec.into_iter().collect::<Vec<_>>());
+            }
+            // Those for the other handle come through its socket, in their own time.
+            let mut heard: Vec<Wake> = Vec::new();
+            let real = Clock::system();
+            let start = real.now();
+            while heard.len() < oracle.heard.len() {
+                heard.extend(wakes.iter().flat_map(|w| w.try_iter()));
+                tokio::task::yield_now().await;
+                assert!(real.now().since(start) < SOON, "not all were told");
+            }
+            for store in &stores {
+                store.close().await;
+            }
+            heard.extend(wakes.iter().flat_map(|w| w.try_iter()));
+            let sorted = |wakes: &[Wake]| {
+                let mut wakes: Vec<_> = wakes.iter().map(|w| format!("{w:?}")).collect();
+                wakes.sort();
+                wakes
+            };
+            assert_eq!(sorted(&heard), sorted(&oracle.heard));
+        });
+        Ok(())
+    });
+    if let Err(e) = result {
+        panic!("{e}");
+    }
+}

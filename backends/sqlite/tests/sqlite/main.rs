@@ -1,0 +1,39 @@
+//! The sqlite store on its own, as a lease store. A second process is this binary started again.
+
+#![allow(clippy::unwrap_used)]
+
+mod bench;
+mod child;
+mod differential;
+mod file;
+mod kit;
+mod life;
+mod tokens;
+mod wake;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() {
+    if child::role() {
+        return;
+    }
+    let args = Arguments::from_args();
+    let mut trials = Vec::new();
+    for part in [differential::TRIALS, file::TRIALS, life::TRIALS, tokens::TRIALS, wake::TRIALS] {
+        trials.extend(part.iter().map(|(name, test)| {
+            Trial::test(*name, move || {
+                test();
+                Ok(())
+            })
+        }));
+    }
+    // Figures, not verdicts: `-- --ignored --test-threads 1 bench`.
+    trials.extend(bench::TRIALS.iter().map(|(name, test)| {
+        Trial::test(*name, move || {
+            test();
+            Ok(())
+        })
+        .with_ignored_flag(true)
+    }));
+    libtest_mimic::run(&args, trials).exit();
+}

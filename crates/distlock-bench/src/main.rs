@@ -1,0 +1,86 @@
+//! `cargo xtask bench`: locks beside the raw store calls that any lock needs, in one run.
+//!
+//! A figure alone says more about the machine than about the lock; a ratio to the same store's raw
+//! calls, issued from the same task on the same runtime in the same run, does not.
+
+mod crowd;
+mod raw;
+mod report;
+mod scenes;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use distlock::Error;
+
+use report::Row;
+
+/// Measures locks beside the raw store calls that any lock needs.
+#[derive(Parser)]
+struct Args {
+    /// memory, sqlite or file; all when left out
+    store: Option<String>,
+    /// Rows as JSON on stdout
+    #[arg(long)]
+    json: bool,
+    /// Fewer rounds: a look, not a measurement
+    #[arg(long)]
+    quick: bool,
+    /// One process of a crowd (internal)
+    #[arg(long, hide = true, num_args = 4)]
+    member: Vec<String>,
+}
+
+const STORES: [&str; 3] = ["memory", "sqlite", "file"];
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            eprintln!("bench: no runtime: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(&args)) {
+        Ok(rows) => {
+            report::print(&rows, args.json);
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            eprintln!("bench: {e}");
+            if let Some(hint) = e.hint() {
+                eprintln!("hint: {hint}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: &Args) -> Result<Vec<Row>, Error> {
+    if let [url, start, end, out] = &args.member[..] {
+        crowd::member(url, start, end, out).await?;
+        return Ok(Vec::new());
+    }
+    let chosen: Vec<&str> = match &args.store {
+        None => STORES.to_vec(),
+        Some(one) => match STORES.iter().find(|s| *s == one) {
+            Some(store) => vec![store],
+            None => {
+                return Err(Error::new(
+                    distlock::Kind::Usage,
+                    format!("no store {one:?} to measure"),
+                )
+                .with_hint(format!("one of: {}", STORES.join(", "))));
+            }
+        },
+    };
+    let mut rows = Vec::new();
+    for store in chosen {
+        eprintln!("measuring {store}…");
+        rows.extend(scenes::all(store, args.quick).await?);
+    }
+    Ok(rows)
+}

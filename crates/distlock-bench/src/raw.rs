@@ -1,0 +1,113 @@
+//! The raw store calls that any lock needs: one write to take it, one to give it back.
+//!
+//! They run where ours run: asked for by an async task, done on a thread that owns the connection.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, mpsc};
+
+use distlock::{Error, Kind, engine};
+use rusqlite::Connection;
+use rustix::fs::{FlockOperation, flock};
+use tokio::sync::oneshot;
+
+/// A thread that does the raw calls of one store.
+#[derive(Clone)]
+pub(crate) struct Raw(Door);
+
+#[derive(Clone)]
+enum Door {
+    Memory(Arc<Mutex<Vec<u64>>>),
+    Thread(mpsc::Sender<(usize, oneshot::Sender<()>)>),
+}
+
+fn fail(e: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(Kind::Store, "the raw calls failed").because(e)
+}
+
+impl Raw {
+    /// The raw calls of a store, with `names` rows or files in `dir`.
+    pub(crate) fn open(store: &str, dir: &Path, names: usize) -> Result<Self, Error> {
+        Ok(Self(match store {
+            "sqlite" => Door::Thread(worker(sqlite(dir, names)?)?),
+            "file" => Door::Thread(worker(files(dir, names)?)?),
+            _ => Door::Memory(Arc::new(Mutex::new(vec![0; names]))),
+        }))
+    }
+
+    /// Takes and gives back: two calls.
+    pub(crate) async fn cycle(&self, name: usize) {
+        for _ in 0..2 {
+            match &self.0 {
+                Door::Memory(rows) => {
+                    if let Ok(mut rows) = rows.lock() {
+                        rows[name] += 1;
+                    }
+                }
+                Door::Thread(tx) => {
+                    let (done, wait) = oneshot::channel();
+                    let _ = tx.send((name, done));
+                    let _ = wait.await;
+                }
+            }
+        }
+    }
+}
+
+type Call = Box<dyn FnMut(usize) + Send>;
+
+fn worker(mut call: Call) -> Result<mpsc::Sender<(usize, oneshot::Sender<()>)>, Error> {
+    let (tx, rx) = mpsc::channel::<(usize, oneshot::Sender<()>)>();
+    engine::thread("raw", move || {
+        while let Ok((name, done)) = rx.recv() {
+            call(name);
+            let _ = done.send(());
+        }
+    })
+    .map_err(fail)?;
+    Ok(tx)
+}
+
+/// One row a name; a call is an UPDATE in a transaction of its own, at the same settings as ours.
+fn sqlite(dir: &Path, names: usize) -> Result<Call, Error> {
+    let db = Connection::open(dir.join("raw.db")).map_err(fail)?;
+    db.execute_batch(
+        "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;
+         CREATE TABLE raw(name INTEGER PRIMARY KEY, owner TEXT, token INTEGER NOT NULL);",
+    )
+    .map_err(fail)?;
+    for name in 0..names {
+        db.execute("INSERT INTO raw VALUES(?1, '', 0)", [i64::try_from(name).unwrap_or(0)])
+            .map_err(fail)?;
+    }
+    Ok(Box::new(move |name| {
+        let update = "UPDATE raw SET owner = 'somebody', token = token + 1 WHERE name = ?1";
+        let done = db
+            .prepare_cached(update)
+            .and_then(|mut s| s.execute([i64::try_from(name).unwrap_or(0)]));
+        debug_assert!(done.is_ok());
+    }))
+}
+
+/// One file a name; the first call takes the flock and writes a token to the disk, the second
+/// unlocks.
+fn files(dir: &Path, names: usize) -> Result<Call, Error> {
+    let mut open = Vec::new();
+    for name in 0..names {
+        open.push((File::create(dir.join(format!("raw{name}"))).map_err(fail)?, false));
+    }
+    Ok(Box::new(move |name| {
+        let (file, held) = &mut open[name];
+        let operation = if *held { FlockOperation::Unlock } else { FlockOperation::LockExclusive };
+        let mut done = flock(&*file, operation).map_err(std::io::Error::from);
+        if !*held {
+            done = done
+                .and_then(|()| file.seek(SeekFrom::Start(0)))
+                .and_then(|_| file.write_all(b"00000000000000000001"))
+                .and_then(|()| file.sync_data());
+        }
+        *held = !*held;
+        debug_assert!(done.is_ok());
+    }))
+}

@@ -1,0 +1,410 @@
+//! Keeper, guard and release over the memory store, on a clock that stands still.
+
+#![allow(clippy::disallowed_methods)] // waits for events in real time beside the held clock
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::capability::Capability;
+use crate::info::{LockInfo, Query};
+use crate::lease::{Answer, Ears, LeaseStore, Renewal};
+use crate::leased::Leased;
+use crate::memory::Memory;
+use crate::seam::{
+    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
+};
+use crate::state::Pulse;
+use crate::{Clock, Error, FullName, Kind, Locks, Lost, Store, Token, Why};
+
+const TTL: Duration = Duration::from_secs(9);
+
+/// Looks at what passes the seam, and holds it up when told to.
+struct Spy {
+    inner: Arc<dyn Backend>,
+    batches: Mutex<Vec<usize>>,
+    /// Renewals wait here while set, after the store has answered.
+    hold_replies: AtomicBool,
+    go: Notify,
+    /// How many answers to a release are thrown away, after the store has done it.
+    drop_releases: AtomicUsize,
+    calls: Mutex<VecDeque<&'static str>>,
+}
+
+impl Spy {
+    fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            batches: Mutex::default(),
+            hold_replies: AtomicBool::new(false),
+            go: Notify::new(),
+            drop_releases: AtomicUsize::new(0),
+            calls: Mutex::default(),
+        })
+    }
+
+    fn batches(&self) -> Vec<usize> {
+        self.batches.lock().unwrap().clone()
+    }
+}
+
+impl Backend for Arc<Spy> {
+    fn capability(&self) -> &Capability {
+        self.inner.capability()
+    }
+    fn site(&self) -> &str {
+        self.inner.site()
+    }
+    fn clock(&self) -> &Clock {
+        self.inner.clock()
+    }
+    fn acquire<'a>(
+        &'a self,
+        ask: &'a Ask,
+        seen: Option<Watcher<'a>>,
+    ) -> Fut<'a, Result<Attempt, Error>> {
+        self.inner.acquire(ask, seen)
+    }
+    fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {
+        self.calls.lock().unwrap().push_back("abandon");
+        self.inner.abandon(key)
+    }
+    fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
+        Box::pin(async move {
+            self.batches.lock().unwrap().push(due.len());
+            let kept = self.inner.keep(due).await;
+            while self.hold_replies.load(Ordering::SeqCst) {
+                self.go.notified().await;
+            }
+            kept
+        })
+    }
+    fn release<'a>(
+        &'a self,
+        key: &'a Key,
+        requeue: Option<&'a Ask>,
+    ) -> Fut<'a, Result<Released, Error>> {
+        Box::pin(async move {
+            self.calls.lock().unwrap().push_back("release");
+            let done = self.inner.release(key, requeue).await;
+            let take = |n: usize| n.checked_sub(1);
+            match self.drop_releases.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take) {
+                Ok(_) => Err(Error::new(Kind::Unreachable, "no answer").unknown()),
+                Err(_) => done,
+            }
+        })
+    }
+    fn inspect<'a>(&'a self, query: &'a Query) -> Fut<'a, Result<Vec<LockInfo>, Error>> {
+        self.inner.inspect(query)
+    }
+    fn force<'a>(
+        &'a self,
+        lock: &'a FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Fut<'a, Result<Forced, Error>> {
+        self.inner.force(lock, token, how)
+    }
+    fn events(&self) -> Option<UnboundedReceiver<Event>> {
+        self.inner.events()
+    }
+    fn close(&self) -> Fut<'_, ()> {
+        self.inner.close()
+    }
+}
+
+/// A lease store whose answers take a second of the held clock.
+struct Slow(Memory);
+
+impl Slow {
+    fn late(&self) {
+        self.0.clock().advance(Duration::from_secs(1));
+    }
+}
+
+impl LeaseStore for Slow {
+    fn capability(&self) -> &Capability {
+        self.0.capability()
+    }
+    fn site(&self) -> &str {
+        self.0.site()
+    }
+    fn clock(&self) -> &Clock {
+        self.0.clock()
+    }
+    async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
+        let answer = self.0.acquire(ask, wait).await;
+        self.late();
+        answer
+    }
+    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
+        self.0.heartbeat(waiting).await
+    }
+    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        let renewals = self.0.renew(due).await;
+        self.late();
+        renewals
+    }
+    async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
+        self.0.release(key, requeue).await
+    }
+    async fn cancel(&self, key: &Key) -> Result<(), Error> {
+        self.0.cancel(key).await
+    }
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        self.0.inspect(query).await
+    }
+    async fn force(
+        &self,
+        lock: &FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        self.0.force(lock, token, how).await
+    }
+    fn listen(&self, ears: Ears) {
+        self.0.listen(ears);
+    }
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_counts_from_before_the_question_not_from_the_answer() {
+    let clock = Clock::held();
+    let backend: Arc<dyn Backend> = Arc::new(Leased::new(Slow(Memory::on(clock.clone()))));
+    let locks = Locks::options().ttl(TTL).open(backend).unwrap();
+    // Each answer took a second, and that second is gone.
+    let tried = locks.lock("a").try_acquire().await.unwrap().unwrap();
+    assert_eq!(tried.remaining(), TTL - Duration::from_secs(1));
+    let _ = tried.release().await.unwrap(); // its renewal would move the clock, too
+    let waited = locks.lock("b").await.unwrap();
+    assert_eq!(waited.remaining(), TTL - Duration::from_secs(1));
+    let ticket = waited.detach().unwrap();
+    let resumed = locks.resume(&ticket).await.unwrap();
+    assert_eq!(resumed.remaining(), TTL - Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_replayed_grant_is_good_only_for_what_is_left() {
+    let clock = Clock::held();
+    let backend = Memory::on(clock.clone()).into_backend();
+    let ask = Ask {
+        lock: FullName { space: crate::Namespace::default(), name: crate::Name::new("a").unwrap() },
+        req: crate::ReqId::random(),
+        owner: crate::Owner::new(),
+        mode: crate::Mode::Exclusive,
+        ttl: TTL,
+        patience: crate::Patience::Never,
+        min_hold: Duration::ZERO,
+        lock_delay: Duration::ZERO,
+        label: crate::Label::new("replay"),
+        block: std::num::NonZeroU32::MIN,
+    };
+    let Attempt::Granted(first) = backend.acquire(&ask, None).await.unwrap() else { panic!() };
+    clock.advance(Duration::from_secs(4));
+    let Attempt::Granted(again) = backend.acquire(&ask, None).await.unwrap() else { panic!() };
+    assert_eq!(again.tokens, first.tokens);
+    assert_eq!(again.deadline(), first.deadline());
+}
+
+struct Scene {
+    clock: Clock,
+    memory: Memory,
+    spy: Arc<Spy>,
+    locks: Locks,
+}
+
+fn scene() -> Scene {
+    let clock = Clock::held();
+    let memory = Memory::on(clock.clone());
+    let spy = Spy::new(memory.clone().into_backend());
+    let backend: Arc<dyn Backend> = Arc::new(spy.clone());
+    let locks = Locks::options().ttl(TTL).open(backend).unwrap();
+    Scene { clock, memory, spy, locks }
+}
+
+/// Waits until something has happened, and fails if it does not.
+async fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    for _ in 0..5000 {
+        if happened() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("never: {what}");
+}
+
+/// Moves the clock in small steps, each time until somebody sleeps on it again.
+async fn pass(clock: &Clock, d: Duration) {
+    let step = Duration::from_millis(250);
+    let mut left = d;
+    while !left.is_zero() {
+        let now = step.min(left);
+        clock.advance(now);
+        left -= now;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn all_holds_of_a_client_are_renewed_in_one_call() {
+    let s = scene();
+    let mut guards = Vec::new();
+    for i in 0..20 {
+        guards.push(s.locks.lock(format!("n{i}")).await.unwrap());
+    }
+    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    s.clock.advance(TTL / 3);
+    until("a renewal", || !s.spy.batches().is_empty()).await;
+    assert_eq!(s.spy.batches(), [20]);
+    // Far beyond the first lease everything is still held.
+    pass(&s.clock, TTL * 3).await;
+    for guard in &guards {
+        guard.check().unwrap();
+    }
+    assert!(s.spy.batches().len() < 20, "{:?}", s.spy.batches());
+}
+
+#[tokio::test]
+async fn s05_an_ok_after_the_deadline_does_not_bring_a_guard_back() {
+    let s = scene();
+    let guard = s.locks.lock("a").await.unwrap();
+    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    s.spy.hold_replies.store(true, Ordering::SeqCst);
+    s.clock.advance(TTL / 3);
+    until("a renewal", || !s.spy.batches().is_empty()).await;
+    // The store has renewed; the answer hangs until after our own deadline.
+    s.clock.advance(TTL);
+    let lost = guard.lost().await;
+    assert_eq!(lost.why, Why::Expired);
+    s.spy.hold_replies.store(false, Ordering::SeqCst);
+    s.spy.go.notify_waiters();
+    let renewals = s.spy.batches().len();
+    pass(&s.clock, TTL).await;
+    assert!(matches!(guard.check(), Err(Lost { why: Why::Expired, .. })));
+    assert_eq!(s.spy.batches().len(), renewals, "renewed after its deadline");
+    assert_eq!(guard.remaining(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_check_at_the_deadline_latches_before_any_timer_fires() {
+    let clock = Clock::held();
+    let locks = Locks::from_store(Memory::on(clock.clone()));
+    let guard = locks.lock("a").ttl(TTL).without_renewal().await.unwrap();
+    assert!(guard.check_for(TTL - Duration::from_millis(1)).is_ok());
+    assert_eq!(guard.check_for(TTL).unwrap_err().why, Why::TooShort);
+    guard.check().unwrap(); // too short does not latch
+    clock.advance(TTL - Duration::from_nanos(1));
+    guard.check().unwrap();
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(guard.check().unwrap_err().why, Why::Expired);
+    assert!(guard.cancellation_token().is_cancelled());
+    assert_eq!(guard.release().await.unwrap(), Released::WasLost);
+}
+
+#[tokio::test]
+async fn a_stolen_lock_is_lost_at_the_next_renewal_and_stays_lost() {
+    let s = scene();
+    let guard = s.locks.lock("a").await.unwrap();
+    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    s.memory.wipe(guard.lock());
+    s.clock.advance(TTL / 3);
+    assert_eq!(guard.lost().await.why, Why::Gone);
+    // Its own deadline is still to come, and yet it stays lost.
+    assert_eq!(guard.check().unwrap_err().why, Why::Gone);
+    // Somebody else has it now; our release must not touch it.
+    let other = s.locks.lock("a").await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::WasLost);
+    until("the background release", || s.spy.calls.lock().unwrap().contains(&"release")).await;
+    other.check().unwrap();
+    assert!(s.locks.lock("a").try_acquire().await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn s11_a_release_without_an_answer_is_tried_again_and_known_to_be_ours() {
+    let s = scene();
+    let clock = s.clock.clone();
+    let guard = s.locks.lock("a").await.unwrap();
+    s.spy.drop_releases.store(1, Ordering::SeqCst);
+    let (released, ()) = tokio::join!(guard.release(), async {
+        until("the wait before the next try", || clock.sleepers() > 1).await;
+        clock.advance(Duration::from_millis(50));
+    });
+    assert_eq!(released.unwrap(), Released::Released);
+    assert!(s.locks.lock("a").try_acquire().await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn s11_a_release_that_never_gets_an_answer_is_unknown_and_can_be_repeated() {
+    let s = scene();
+    let clock = s.clock.clone();
+    let mut guard = s.locks.lock("a").await.unwrap();
+    s.spy.drop_releases.store(3, Ordering::SeqCst);
+    let (released, ()) = tokio::join!(guard.give_back(), async {
+        for _ in 0..2 {
+            until("the wait before the next try", || clock.sleepers() > 1).await;
+            clock.advance(Duration::from_millis(50));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert_eq!(released.unwrap_err().outcome(), crate::Outcome::Unknown);
+    let _ = guard.give_back().await.unwrap();
+    assert!(s.locks.lock("a").try_acquire().await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn max_hold_ends_renewal_and_says_so() {
+    let s = scene();
+    let guard = s.locks.lock("a").max_hold(Duration::from_secs(20)).await.unwrap();
+    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    pass(&s.clock, Duration::from_millis(19_900)).await;
+    guard.check().unwrap();
+    s.clock.advance(Duration::from_millis(100));
+    assert_eq!(guard.lost().await.why, Why::MaxHold);
+    // The store's lease ends with it, not a TTL later.
+    assert!(s.locks.lock("a").try_acquire().await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn metrics_count_waits_holds_renewals_and_losses() {
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install().unwrap();
+    let clock = Clock::held();
+    let backend = Memory::on(clock.clone());
+    let locks = Locks::options().ttl(TTL).lock_names_in_metrics().open(backend).unwrap();
+    let guard = locks.lock("measured").await.unwrap();
+    assert!(locks.lock("measured").try_acquire().await.unwrap().is_err());
+    until("the keeper sleeps", || clock.sleepers() > 0).await;
+    clock.advance(TTL / 3);
+    until("a renewal moves the deadline", || guard.remaining() > TTL * 2 / 3).await;
+    locks.force("measured", None, Force::Now).await.unwrap();
+    guard.lost().await;
+    let _ = guard.release().await.unwrap();
+    let seen: Vec<String> = snapshotter
+        .snapshot()
+        .into_vec()
+        .into_iter()
+        .map(|(key, ..)| key.key().clone())
+        .filter(|key| key.labels().any(|l| l.key() == "lock" && l.value() == "measured"))
+        .map(|key| {
+            let outcome = key.labels().find(|l| l.key() == "outcome").map(|l| l.value());
+            format!("{} {}", key.name(), outcome.unwrap_or("-"))
+        })
+        .collect();
+    for expected in [
+        "distlock_wait_seconds granted",
+        "distlock_wait_seconds busy",
+        "distlock_renew_seconds kept",
+        "distlock_lost_total revoked",
+        "distlock_hold_seconds lost",
+    ] {
+        assert!(seen.iter().any(|s| s == expected), "no {expected} in {seen:?}");
+    }
+}

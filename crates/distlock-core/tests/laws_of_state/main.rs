@@ -1,0 +1,10 @@
+//! The laws of `LockState::step`: by example, by generated histories, and by exhaustive search.
+//!
+//! `cargo test -p distlock-core --test state model` runs the models alone.
+
+mod claim_examples;
+mod desk;
+mod examples;
+mod line_examples;
+mod mode_examples;
+mod token_examples;

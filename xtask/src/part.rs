@@ -1,0 +1,108 @@
+//! One part of a run: a command, its log, its seconds, and what its test runner counted.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use distlock_core::Clock;
+
+/// How a part went.
+pub(crate) struct Outcome {
+    pub(crate) name: String,
+    pub(crate) ok: bool,
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) took: Duration,
+    pub(crate) log: PathBuf,
+}
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// Where logs and scratch files go.
+pub(crate) fn scratch() -> io::Result<PathBuf> {
+    let dir = root().join("target").join("xtask");
+    fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+/// A cargo command in the workspace.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Runs a part to its end, with its output in a log file.
+pub(crate) fn run(name: &str, mut command: Command) -> Outcome {
+    let clock = Clock::system();
+    let started = clock.now();
+    let file = name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    let log = scratch().unwrap_or_default().join(format!("{file}.log"));
+    let status = File::create(&log).and_then(|out| {
+        let err = out.try_clone()?;
+        command.stdin(Stdio::null()).stdout(out).stderr(err).status()
+    });
+    let took = clock.now().since(started);
+    let text = fs::read(&log).map(|t| String::from_utf8_lossy(&t).into_owned()).unwrap_or_default();
+    let (passed, failed) = counted(&text);
+    let ok = match status {
+        Ok(status) => status.success(),
+        Err(e) => {
+            let _ = fs::write(&log, format!("cannot start {command:?}: {e}\n"));
+            false
+        }
+    };
+    Outcome { name: name.to_owned(), ok, passed, failed, took, log }
+}
+
+/// Adds up the closing lines of the test runners in an output.
+fn counted(text: &str) -> (u64, u64) {
+    let closing = text.lines().filter(|l| l.trim_start().starts_with("test result:"));
+    closing.fold((0, 0), |(passed, failed), line| {
+        let of = |what: &str| {
+            let words: Vec<&str> = line.split([' ', ';', '.']).filter(|w| !w.is_empty()).collect();
+            words.windows(2).find(|w| w[1] == what).and_then(|w| w[0].parse().ok()).unwrap_or(0)
+        };
+        (passed + of("passed"), failed + of("failed"))
+    })
+}
+
+impl Outcome {
+    /// One line about it, and the end of its log when it failed.
+    pub(crate) fn print(&self) {
+        let mark = if self.ok { "ok    " } else { "FAILED" };
+        let count = match (self.passed, self.failed) {
+            (0, 0) => String::new(),
+            (p, 0) => format!("{p} passed"),
+            (p, f) => format!("{p} passed, {f} failed"),
+        };
+        println!("{mark} {:<28} {:>7.1} s  {count}", self.name, self.took.as_secs_f64());
+        if !self.ok {
+            let text = fs::read(&self.log).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let lines: Vec<&str> = text.lines().collect();
+            for line in &lines[lines.len().saturating_sub(80)..] {
+                println!("    | {line}");
+            }
+            println!("    the whole output: {}", self.log.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_are_added_up() {
+        let text = "x\ntest result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; finished\n\
+                    test result: FAILED. 3 passed; 2 failed; 0 ignored\n";
+        assert_eq!(counted(text), (15, 2));
+        assert_eq!(counted("nothing"), (0, 0));
+    }
+}

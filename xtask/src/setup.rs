@@ -1,0 +1,74 @@
+//! What the tests need besides cargo and a C compiler, and how it gets here.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+/// A program the tests start, and the Debian package it comes from.
+const NEEDED: [(&str, &str); 1] = [("redis-server", "redis-server")];
+
+/// Keeps a freshly installed server from being started by its package.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// Whether a program is on the path.
+pub(crate) fn found(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([Path::new("/usr/sbin").to_owned()])
+        .map(|dir| dir.join(program))
+        .any(|file| fs::metadata(file).is_ok_and(|m| m.permissions().mode() & 0o111 != 0))
+}
+
+pub(crate) fn run() -> Result<(), String> {
+    let missing: Vec<&str> =
+        NEEDED.iter().filter(|(program, _)| !found(program)).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        println!("setup: everything the tests need is here");
+        return Ok(());
+    }
+    println!("setup: installing {} with apt", missing.join(", "));
+    if !found("apt-get") {
+        return Err(format!(
+            "the tests need {}, and this machine has no apt-get; install them by hand",
+            missing.join(", ")
+        ));
+    }
+    let policy = Path::new(POLICY).exists();
+    if !policy {
+        root(&[
+            "sh",
+            "-c",
+            &format!("printf '#!/bin/sh\\nexit 101\\n' > {POLICY} && chmod 755 {POLICY}"),
+        ])?;
+    }
+    let mut install =
+        vec!["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y"];
+    install.push("--no-install-recommends");
+    install.extend(&missing);
+    let installed = root(&["apt-get", "update", "-qq"]).and_then(|()| root(&install));
+    if !policy {
+        root(&["rm", "-f", POLICY])?;
+    }
+    installed?;
+    match NEEDED.iter().find(|(program, _)| !found(program)) {
+        None => Ok(()),
+        Some((program, package)) => {
+            Err(format!("{package} was installed, yet there is no {program} on the path"))
+        }
+    }
+}
+
+/// Runs a command as root, directly or through sudo.
+fn root(command: &[&str]) -> Result<(), String> {
+    let uid = Command::new("id").arg("-u").output().map_err(|e| format!("cannot run id: {e}"))?;
+    let is_root = String::from_utf8_lossy(&uid.stdout).trim() == "0";
+    let mut all: Vec<&str> = if is_root { vec![] } else { vec!["sudo"] };
+    all.extend(command);
+    let status = Command::new(all[0]).args(&all[1..]).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{}` ended with {status}", all.join(" "))),
+        Err(e) => Err(format!("cannot run `{}`: {e}", all.join(" "))),
+    }
+}

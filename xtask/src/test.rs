@@ -1,0 +1,153 @@
+//! Everything, with one summary.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use distlock_core::{Clock, engine};
+
+use crate::part::{Outcome, cargo, root, run as part, scratch};
+use crate::setup;
+
+/// How many test binaries run side by side. Most of a store's tests wait for the store, a clock or
+/// another process, so more than the cores.
+const SIDE_BY_SIDE: usize = 3;
+
+pub(crate) fn run(filter: Option<&str>) -> Result<(), String> {
+    let clock = Clock::system();
+    let started = clock.now();
+    setup::run()?;
+    let mut done = Vec::new();
+    let mut finish = |outcome: Outcome| {
+        outcome.print();
+        done.push(outcome);
+    };
+
+    if filter.is_none() {
+        finish(part("format", cargo(&["fmt", "--all", "--check"])));
+        finish(part("lints", cargo(&CLIPPY)));
+        let mut docs = cargo(&["doc", "--workspace", "--all-features", "--no-deps"]);
+        docs.env("RUSTDOCFLAGS", "-D warnings");
+        finish(part("docs", docs));
+    }
+    finish(part("build", cargo(&["test", "--workspace", "--all-features", "--no-run"])));
+    for outcome in tests(filter)? {
+        finish(outcome);
+    }
+    if filter.is_none() {
+        finish(part("doc tests", cargo(&["test", "--workspace", "--all-features", "--doc"])));
+        for example in EXAMPLES {
+            finish(part(&format!("example {example}"), run_example(example)?));
+        }
+        finish(first_command()?);
+    }
+    summary(&done, clock.now().since(started).as_secs_f64())
+}
+
+const CLIPPY: [&str; 7] =
+    ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+
+/// The examples, each run on a default store of its own.
+const EXAMPLES: [&str; 7] =
+    ["hello", "timed_wait", "lost_lock", "nightly", "stock", "reentrant", "hand_over"];
+
+fn run_example(name: &str) -> Result<Command, String> {
+    let mut command = cargo(&["run", "--quiet", "--package", "distlock", "--example", name]);
+    command.env("XDG_STATE_HOME", fresh(&format!("example-{name}"))?).env_remove("DISTLOCK_URL");
+    Ok(command)
+}
+
+/// The README's first command does what the README says.
+fn first_command() -> Result<Outcome, String> {
+    let said = "only one of me at a time";
+    let mut command = cargo(&["run", "--quiet", "--", "run", "hello", "--", "echo", said]);
+    command.env("XDG_STATE_HOME", fresh("first-command")?).env_remove("DISTLOCK_URL");
+    let mut outcome = part("the first command", command);
+    let text = std::fs::read_to_string(&outcome.log).unwrap_or_default();
+    outcome.ok &= text.lines().any(|line| line == said);
+    Ok(outcome)
+}
+
+fn fresh(name: &str) -> Result<PathBuf, String> {
+    let dir = scratch().map_err(|e| e.to_string())?.join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
+    Ok(dir)
+}
+
+/// The test binaries of the workspace: `(name, executable, package directory)`.
+fn binaries() -> Result<Vec<(String, PathBuf, PathBuf)>, String> {
+    let mut list =
+        cargo(&["test", "--workspace", "--all-features", "--no-run", "--message-format", "json"]);
+    let output =
+        list.stderr(Stdio::null()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
+    let mut found = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+        let test = message["profile"]["test"].as_bool() == Some(true);
+        let manifest = message["manifest_path"].as_str();
+        if let (true, Some(exe), Some(manifest)) = (test, message["executable"].as_str(), manifest)
+        {
+            let dir = Path::new(manifest).parent().map(Path::to_owned).unwrap_or_default();
+            let package = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let target = message["target"]["name"].as_str().unwrap_or_default().to_owned();
+            let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
+            let name = if kind == "test" { format!("{package}: {target}") } else { package };
+            found.push((name, PathBuf::from(exe), dir));
+        }
+    }
+    if found.is_empty() {
+        return Err("the build gave no test binary; see the part \"build\" above".to_owned());
+    }
+    Ok(found)
+}
+
+/// Runs the test binaries side by side, the longest first: those with the laws in them.
+fn tests(filter: Option<&str>) -> Result<Vec<Outcome>, String> {
+    let mut all = binaries()?;
+    all.sort_by_key(|(name, ..)| !name.contains(": "));
+    all.reverse();
+    let queue = std::sync::Arc::new(Mutex::new(all));
+    let results = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let filter = filter.map(str::to_owned);
+    let workers: Vec<_> = (0..SIDE_BY_SIDE)
+        .map(|_| {
+            let (queue, results, filter) = (queue.clone(), results.clone(), filter.clone());
+            engine::thread("tests", move || {
+                loop {
+                    let Some((name, exe, dir)) = queue.lock().ok().and_then(|mut q| q.pop()) else {
+                        return;
+                    };
+                    let mut command = Command::new(exe);
+                    command.args(&filter).current_dir(dir);
+                    let outcome = part(&name, command);
+                    if let Ok(mut results) = results.lock() {
+                        results.push(outcome);
+                    }
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        let worker = worker.map_err(|e| format!("cannot start a thread: {e}"))?;
+        worker.join().map_err(|_| "a test worker panicked".to_owned())?;
+    }
+    let mut results = results.lock().map_err(|_| "a test worker panicked".to_owned())?;
+    Ok(std::mem::take(&mut *results))
+}
+
+/// The closing lines: what failed, and how many tests passed and failed.
+fn summary(done: &[Outcome], seconds: f64) -> Result<(), String> {
+    let broken: Vec<&str> = done.iter().filter(|o| !o.ok).map(|o| o.name.as_str()).collect();
+    let passed: u64 = done.iter().map(|o| o.passed).sum();
+    let failed: u64 = done.iter().map(|o| o.failed).sum();
+    println!();
+    println!("{} parts in {seconds:.0} s, from {}", done.len(), root().display());
+    if !broken.is_empty() {
+        println!("not ok: {}", broken.join(", "));
+    }
+    // A part that is not a test runner and failed is a failure, too.
+    let others = done.iter().filter(|o| !o.ok && o.failed == 0).count() as u64;
+    println!("{passed} passed, {} failed", failed + others);
+    if broken.is_empty() && passed > 0 { Ok(()) } else { Err("not everything passed".to_owned()) }
+}
