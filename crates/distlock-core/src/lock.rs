@@ -217,7 +217,10 @@ impl Lock {
                 Attempt::Busy(standing) => {
                     undo.disarm();
                     timing.outcome = "busy";
-                    let waited = client.clock().now().since(started);
+                    let waited = match patience {
+                        Patience::Never => Duration::ZERO,
+                        _ => client.clock().now().since(started),
+                    };
                     tracing::debug!(%standing, "busy");
                     return Ok(Err(Busy { lock: ask.lock, standing, waited }));
                 }
