@@ -108,6 +108,9 @@ fn retried(mut work: impl FnMut() -> Result<(), Fault>) -> Result<(), Fault> {
 
 fn layout(conn: &Connection, boot: &Boot) -> Result<(), Fault> {
     let number = |pragma: &str| conn.pragma_query_value(None, pragma, |r| r.get::<_, i32>(0));
+    // Counted first: another process may make the tables at any moment, and makes them together
+    // with the mark. Whoever sees tables after that and asks for the mark then, finds it.
+    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0))?;
     let ours = number("application_id")? == APPLICATION;
     let version = number("user_version")?;
     if ours && version > LAYOUT {
@@ -116,7 +119,6 @@ fn layout(conn: &Connection, boot: &Boot) -> Result<(), Fault> {
                 .with_hint(format!("this build knows layout {LAYOUT}: upgrade distlock")),
         ));
     }
-    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0))?;
     if !ours && tables > 0 {
         return Err(Fault::Ours(
             Error::new(Kind::Layout, "this is a database of another program")
