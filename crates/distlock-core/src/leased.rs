@@ -128,7 +128,9 @@ impl<S: LeaseStore> Inner<S> {
         let mut poll = POLL.0;
         loop {
             let sent = self.clock().now();
-            let answer = match self.bounded(self.store.acquire(ask, Some(wait_lease))).await {
+            // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
+            let call = Box::pin(self.bounded(self.store.acquire(ask, Some(wait_lease))));
+            let answer = match call.await {
                 // Its place is kept for a wait-lease: trouble that passes sooner costs nothing.
                 Err(e)
                     if e.is_transient() && placed.is_some_and(|at| sent.since(at) < wait_lease) =>
@@ -180,7 +182,7 @@ impl<S: LeaseStore> Inner<S> {
                 () = self.clock().sleep_until(wake_at) => {}
             }
             if self.clock().now() >= until {
-                return self.give_up(ask, entry, last, doubtful).await;
+                return Box::pin(self.give_up(ask, entry, last, doubtful)).await;
             }
         }
     }
@@ -289,7 +291,7 @@ impl<S: LeaseStore> Backend for Leased<S> {
     ) -> Fut<'a, Result<Attempt, Error>> {
         Box::pin(async move {
             match ask.patience {
-                Patience::Never => self.inner.try_once(ask).await,
+                Patience::Never => Box::pin(self.inner.try_once(ask)).await,
                 Patience::For(d) => {
                     let until = self.clock().now().plus(d);
                     self.inner.wait(ask, until, seen).await

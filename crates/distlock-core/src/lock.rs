@@ -10,13 +10,14 @@ use tracing::Instrument;
 
 use crate::busy::{Busy, Standing};
 use crate::client::{Client, Undo, Waits};
+use crate::clock::BootInstant;
 use crate::error::{Error, Kind};
 use crate::guard::Guard;
 use crate::hold::{Held, Hold};
 use crate::ids::{Owner, ReqId};
 use crate::label::Label;
 use crate::mode::Mode;
-use crate::name::Name;
+use crate::name::{FullName, Name};
 use crate::seam::{Ask, Attempt, Grant};
 use crate::ttl::{Patience, Ttl};
 
@@ -30,7 +31,12 @@ type OnWait = Arc<dyn Fn(&Standing) + Send + Sync>;
 /// Nothing happens until it is awaited or one of its acquiring methods is.
 #[must_use = "a lock is asked for only when it is awaited"]
 #[derive(Clone)]
-pub struct Lock {
+pub struct Lock(Box<Spec>);
+
+/// What is wanted. In a box, because futures keep several copies of what they are made of, and a
+/// thousand waiting tasks keep a thousand of those.
+#[derive(Clone)]
+struct Spec {
     client: Arc<Client>,
     name: Result<Name, Error>,
     ttl: Result<Ttl, Error>,
@@ -46,7 +52,7 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name, Error>) -> Self {
-        Self {
+        Self(Box::new(Spec {
             name,
             ttl: Ok(client.ttl),
             owner: None,
@@ -58,31 +64,31 @@ impl Lock {
             renew: true,
             on_wait: None,
             client,
-        }
+        }))
     }
 
     /// How long the lock outlives a holder that fell silent: 100 ms to 24 h, 10 s by default. Not
     /// a bound on the work: a living holder's lock is renewed.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Ttl::new(ttl);
+        self.0.ttl = Ttl::new(ttl);
         self
     }
 
     /// What others see while they wait.
     pub fn label(mut self, label: impl AsRef<str>) -> Self {
-        self.label = Label::new(label);
+        self.0.label = Label::new(label);
         self
     }
 
     /// Who asks. The same owner may enter a lock it holds again, and gets the same token.
     pub fn owner(mut self, owner: &Owner) -> Self {
-        self.owner = Some(owner.clone());
+        self.0.owner = Some(owner.clone());
         self
     }
 
     /// How the lock is to be held; exclusive by default.
     pub fn mode(mut self, mode: Mode) -> Self {
-        self.mode = mode;
+        self.0.mode = mode;
         self
     }
 
@@ -99,33 +105,33 @@ impl Lock {
     /// A release before this age frees the lock only then: a short job that ten hosts start at the
     /// same minute runs once.
     pub fn min_hold(mut self, d: Duration) -> Self {
-        self.min_hold = d;
+        self.0.min_hold = d;
         self
     }
 
     /// Renewal ends at this age and the lock is lost: bounds a holder that never lets go.
     pub fn max_hold(mut self, d: Duration) -> Self {
-        self.max_hold = Some(d);
+        self.0.max_hold = Some(d);
         self
     }
 
     /// After an *expiry* nobody is granted for this long: for resources that cannot check a token,
     /// time for the writes of a dead holder to arrive.
     pub fn lock_delay(mut self, d: Duration) -> Self {
-        self.lock_delay = d;
+        self.0.lock_delay = d;
         self
     }
 
     /// Does not renew: the lock is lost when its TTL ends.
     pub fn without_renewal(mut self) -> Self {
-        self.renew = false;
+        self.0.renew = false;
         self
     }
 
     /// Hears who holds the lock and how many are ahead, whenever that changes while waiting. Called
     /// on the waiting task: be quick.
     pub fn on_wait(mut self, hear: impl Fn(&Standing) + Send + Sync + 'static) -> Self {
-        self.on_wait = Some(Arc::new(hear));
+        self.0.on_wait = Some(Arc::new(hear));
         self
     }
 
@@ -185,16 +191,19 @@ impl Lock {
     }
 
     pub(crate) async fn attempt(self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
-        let site = self.client.backend.site();
-        let shown = self.name.as_ref().map_or_else(|_| String::new(), ToString::to_string);
+        let spec = &self.0;
+        let site = spec.client.backend.site();
+        let shown = spec.name.as_ref().map_or_else(|_| String::new(), ToString::to_string);
         let span = tracing::info_span!("acquire", lock = %shown, store = %site);
-        self.attempt_inner(patience).instrument(span).await.map_err(|e| {
+        spec.attempt(patience).instrument(span).await.map_err(|e| {
             let e = e.during("acquire").store(site);
             if shown.is_empty() { e } else { e.lock(&shown) }
         })
     }
+}
 
-    async fn attempt_inner(&self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
+impl Spec {
+    async fn attempt(&self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
         let client = &self.client;
         if client.closing.is_cancelled() {
             return Err(client.closed());
@@ -202,7 +211,7 @@ impl Lock {
         let mut ask = self.ask(patience)?;
         let started = client.clock().now();
         let _waits = Waits::new(client.observer.clone());
-        let mut timing = Timing { lock: self, ask: &ask.clone(), started, outcome: "dropped" };
+        let mut timing = Timing::new(client, &ask.lock, started);
         for _ in 0..TOO_LATE {
             // Made before the request leaves: from here on a drop at any await takes it back.
             let undo = Undo::new(client.clone(), ask.key(), ask.ttl);
@@ -289,18 +298,23 @@ impl Lock {
 }
 
 /// Records how long an acquire took, however it ended.
-struct Timing<'a> {
-    lock: &'a Lock,
-    ask: &'a Ask,
-    started: crate::clock::BootInstant,
+struct Timing {
+    client: Arc<Client>,
+    lock: FullName,
+    started: BootInstant,
     outcome: &'static str,
 }
 
-impl Drop for Timing<'_> {
+impl Timing {
+    fn new(client: &Arc<Client>, lock: &FullName, started: BootInstant) -> Self {
+        Self { client: client.clone(), lock: lock.clone(), started, outcome: "dropped" }
+    }
+}
+
+impl Drop for Timing {
     fn drop(&mut self) {
-        let client = &self.lock.client;
-        let waited = client.clock().now().since(self.started);
-        client.observer.waited(&self.ask.lock, self.outcome, waited);
+        let waited = self.client.clock().now().since(self.started);
+        self.client.observer.waited(&self.lock, self.outcome, waited);
     }
 }
 
