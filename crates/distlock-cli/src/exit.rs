@@ -83,3 +83,22 @@ impl From<Error> for Failure {
 
 /// What a verb comes back with.
 pub(crate) type Outcome = Result<Status, Failure>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_trouble_has_its_status() {
+        let status = |kind| Failure::from(Error::new(kind, "x")).status.0;
+        assert_eq!(status(Kind::Usage), 64);
+        assert_eq!(status(Kind::Unreachable), 69);
+        assert_eq!(status(Kind::Store), 69);
+        assert_eq!(status(Kind::Busy), 75);
+        assert_eq!(status(Kind::Lost), 76);
+        assert_eq!(status(Kind::Credentials), 77);
+        assert_eq!(status(Kind::Refused), 78);
+        assert_eq!(status(Kind::Unsupported), 78);
+        assert_eq!(Status::signal(15).0, 143);
+    }
+}

@@ -1,30 +1,40 @@
 //! The guardian: a small process that ends the command when `distlock` itself cannot.
 //!
-//! 1. `run` starts it first of all, in a process group of its own, with a pipe as its stdin.
+//! 1. `run` starts it first of all, in a process group of its own, with a socket as its stdin.
 //! 2. The command is started *into* that group, so there is no moment at which the command exists
 //!    and the guardian does not know whom to end.
 //! 3. After each renewal `run` tells it the deadline. If none comes in time (`distlock` was
 //!    stopped), the group gets TERM, and KILL before the lease can pass on.
-//! 4. If the pipe ends without a goodbye (`distlock` was killed), the group gets TERM at once and
-//!    KILL soon after; where the lock ended with the process, KILL at once.
+//! 4. If the socket ends without a goodbye (`distlock` was killed), the group gets TERM at once and
+//!    KILL soon after.
+//! 5. Where a lock ends with its process, the guardian has a copy of the lock's descriptor, so
+//!    that the lock, too, ends only after the command; it then asks for a moment only, since
+//!    others were promised a quick hand-over. Where the kernel gives no copy, it does not ask.
 //!
 //! It is a program started anew, not a fork: it shares no memory, lock or thread with `run`.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{ChildStdin, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use distlock::{BootInstant, Clock};
 use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, getpgrp, getpid};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
 
+use crate::descriptors::{self, MOST};
 use crate::exit::{Failure, Status};
 use crate::group;
 
@@ -33,9 +43,13 @@ const NAME: &str = "distlock-guardian";
 /// How often a group that was asked to end is looked at.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How long the command has after TERM where the lock ended with its process.
+const MOMENT: Duration = Duration::from_millis(50);
+
 const DEADLINE: u8 = b'd';
 const ENDING: u8 = b'e';
 const GOODBYE: u8 = b'g';
+const LOCKS: u8 = b'l';
 /// One word to the guardian: what, a moment on the boot clock, a duration in nanoseconds.
 type Word = [u8; 17];
 
@@ -65,7 +79,8 @@ pub(crate) fn kill_at(deadline: BootInstant, grace: Duration) -> BootInstant {
 pub(crate) struct Guardian {
     pid: Pid,
     process: std::process::Child,
-    pipe: Option<ChildStdin>,
+    /// Keeps words apart, carries descriptors, and ends when this process does.
+    socket: OwnedFd,
 }
 
 impl Guardian {
@@ -76,25 +91,24 @@ impl Guardian {
             Failure::new(Status::SYSTEM, format!("cannot start the guardian process: {e}"))
                 .hint("it is this program started again, and needs /proc and a free process slot")
         };
+        let (socket, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(|e| failed(e.into()))?;
         // By this name it is this very program, also after an upgrade has replaced the file.
-        let mut process = Command::new("/proc/self/exe")
+        let process = Command::new("/proc/self/exe")
             .arg0(NAME)
             .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
             .spawn()
             .map_err(failed)?;
-        let pid = Pid::from_child(&process);
-        let pipe = process.stdin.take();
-        Ok(Self { pid, process, pipe })
+        Ok(Self { pid: Pid::from_child(&process), process, socket })
     }
 
     /// Waits until it stands: from then on no signal but KILL and STOP reaches it.
     pub(crate) fn ready(&mut self) -> Result<(), Failure> {
-        let mut byte = [0];
-        let answer = self.process.stdout.take().map(|mut out| out.read_exact(&mut byte));
-        match answer {
-            Some(Ok(())) => Ok(()),
+        match rustix::io::read(&self.socket, &mut [0; 1]) {
+            Ok(1) => Ok(()),
             _ => Err(Failure::new(Status::SYSTEM, "the guardian process ended too early")),
         }
     }
@@ -114,15 +128,34 @@ impl Guardian {
         self.tell(ENDING, kill_at, Duration::ZERO)
     }
 
-    fn tell(&mut self, what: u8, at: BootInstant, grace: Duration) -> io::Result<()> {
-        let pipe = self.pipe.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        pipe.write_all(&word(what, at, grace))
+    /// Tells it that the lock ends with this process, and gives it copies of the descriptors of
+    /// this process's kernel locks.
+    pub(crate) fn share_locks(&mut self) {
+        let copies = descriptors::with_locks();
+        let copies: Vec<BorrowedFd<'_>> = copies.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !copies.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&copies));
+        }
+        let word = word(LOCKS, BootInstant::FAR, Duration::ZERO);
+        let _ = sendmsg(&self.socket, &[IoSlice::new(&word)], &mut control, SendFlags::NOSIGNAL);
     }
 
-    /// Lets it go: the command has ended. Takes effect before this returns.
+    fn tell(&mut self, what: u8, at: BootInstant, grace: Duration) -> io::Result<()> {
+        // Never waits: a guardian that somebody stopped must not stop us.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::send(&self.socket, &word(what, at, grace), flags) {
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Lets it go: the command has ended. It is gone, and its copies with it, when this returns.
     pub(crate) fn goodbye(mut self) {
         let _ = self.tell(GOODBYE, BootInstant::FAR, Duration::ZERO);
-        self.pipe = None;
+        drop(self.socket);
+        let _ = kill_process(self.pid, Signal::CONT);
         let _ = self.process.wait();
     }
 }
@@ -152,8 +185,7 @@ fn stand() -> io::Result<Watch> {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let watch = Watch::new()?;
-    io::stdout().write_all(b"!")?;
-    io::stdout().flush()?;
+    rustix::io::write(io::stdin(), b"!")?;
     Ok(watch)
 }
 
@@ -167,8 +199,11 @@ struct Watch {
     grace: Duration,
     /// The group was asked to end, and is ended then.
     end_at: Option<BootInstant>,
-    /// The pipe ended: nobody is left to say goodbye.
+    /// The socket ended: nobody is left to say goodbye.
     alone: bool,
+    /// The lock ends with `run`, or with these copies of its descriptors.
+    pinned: bool,
+    locks: Vec<OwnedFd>,
 }
 
 impl Watch {
@@ -181,6 +216,8 @@ impl Watch {
             grace: Duration::ZERO,
             end_at: None,
             alone: false,
+            pinned: false,
+            locks: Vec::new(),
         })
     }
 
@@ -188,7 +225,11 @@ impl Watch {
         loop {
             let now = self.clock.now();
             match self.end_at {
-                Some(at) if at <= now => return group::end(getpid()),
+                Some(at) if at <= now => {
+                    group::end_others(getpid(), getpid());
+                    // Whoever slipped in meanwhile goes with us.
+                    return group::end(getpid());
+                }
                 Some(_) if self.alone && group::others(getpid(), getpid()).is_empty() => return,
                 None if self.ask_at() <= now => {
                     self.ask(kill_at(self.deadline, self.grace), "is stopped or stuck");
@@ -236,9 +277,16 @@ impl Watch {
 
     fn hear(&mut self) -> bool {
         let mut word: Word = [0; 17];
-        // Words are shorter than what a pipe takes in one piece, so they arrive whole.
-        let got = rustix::io::read(io::stdin().as_fd(), &mut word).unwrap_or(0);
-        if got < word.len() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(&mut word)];
+        let got = recvmsg(io::stdin(), into, &mut control, RecvFlags::CMSG_CLOEXEC);
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(copies) = message {
+                self.locks.extend(copies);
+            }
+        }
+        if !got.is_ok_and(|got| got.bytes == word.len()) {
             self.alone = true;
             return self.left_alone();
         }
@@ -248,6 +296,7 @@ impl Watch {
                 (self.armed, self.deadline, self.grace) = (true, at, grace);
             }
             ((ENDING, at, _), _) => self.end_at = Some(at),
+            ((LOCKS, ..), _) => self.pinned = true,
             _ => {}
         }
         false
@@ -255,12 +304,14 @@ impl Watch {
 
     fn left_alone(&mut self) -> bool {
         if self.armed && self.end_at.is_none() {
-            if self.deadline == BootInstant::FAR {
-                // The lock ended with the process that held it: there is no time to ask.
-                group::end(getpid());
-            }
-            let soon = self.clock.now().plus(self.grace);
-            self.ask(soon.min(kill_at(self.deadline, self.grace)), "was killed");
+            let now = self.clock.now();
+            let grace = match (self.pinned, self.locks.is_empty()) {
+                (true, true) => Duration::ZERO,
+                (true, false) => self.grace.min(MOMENT),
+                (false, _) => self.grace,
+            };
+            let end_at = now.plus(grace).min(kill_at(self.deadline, self.grace));
+            self.ask(end_at, "was killed");
         }
         !self.armed
     }

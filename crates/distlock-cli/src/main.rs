@@ -5,7 +5,7 @@
 //! | `args` | the one definition: parsing, help, man page, completions |
 //! | `verbs` | one file a verb: arguments and a printer in, an exit status out |
 //! | `printer`, `exit`, `duration` | how things are said and read |
-//! | `guardian`, `group` | the process that ends the command when this one cannot |
+//! | `guardian`, `group`, `descriptors` | the process that ends the command when this one cannot |
 //! | `child`, `signals`, `terminal` | the command under the lock, and what reaches it |
 //! | `store`, `wait` | from arguments to a client, and to a lock |
 
@@ -15,6 +15,7 @@ use clap::Parser;
 
 mod args;
 mod child;
+mod descriptors;
 mod duration;
 mod exit;
 mod group;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use distlock::capability::Expiry;
 use distlock::{BootInstant, Clock, Guard, Label, Name, Released, Ttl};
 use rustix::process::{Pid, Signal, getpgrp, kill_process_group};
 
@@ -69,7 +70,8 @@ pub(crate) async fn run(
             return Ok(Status(args.busy_code));
         }
     };
-    let status = under(args, program, guard, guardian, signals, printer).await;
+    let expiry = locks.capability().expiry;
+    let status = under(args, program, guard, expiry, guardian, signals, printer).await;
     wait::close(&locks).await;
     status
 }
@@ -113,6 +115,7 @@ async fn under(
     args: &Run,
     program: &Program<'_>,
     guard: Guard,
+    expiry: Expiry,
     mut guardian: Guardian,
     mut signals: Signals,
     printer: Printer,
@@ -129,6 +132,9 @@ async fn under(
     guardian
         .deadline(deadline, grace)
         .map_err(|e| Failure::new(Status::SYSTEM, format!("the guardian process is gone: {e}")))?;
+    if expiry == Expiry::WithProcess {
+        guardian.share_locks();
+    }
     let mut terminal = Terminal::of_stdin();
     if let Some(terminal) = &mut terminal {
         terminal.hand_over(group);

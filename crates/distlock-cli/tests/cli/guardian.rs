@@ -55,7 +55,9 @@ fn kill_9_of_distlock_asks_before_it_ends() {
 }
 
 #[test]
-fn kill_9_of_distlock_on_file_ends_the_command_at_once() {
+fn kill_9_of_distlock_on_file_ends_the_command_at_once_and_the_lock_only_then() {
+    // A deaf command lives for a moment after distlock. The kernel would free the lock at once,
+    // and the waiter would see the command alive, if the guardian did not keep the descriptor.
     let scene = Scene::file();
     let mut holder = scene.hold(&[], DEAF);
     scene.appears("ready");
@@ -73,7 +75,8 @@ fn kill_9_of_distlock_on_file_ends_the_command_at_once() {
     assert_eq!(holder.code(), -1);
     let seen = scene.read("seen");
     assert!(seen.is_empty() || seen.contains("Z (zombie)"), "two at once: {seen}");
-    assert!(took < Duration::from_millis(500), "{took:?}");
+    // 100 ms on a quiet machine; this one may be busy.
+    assert!(took < Duration::from_secs(2), "{took:?}");
     assert!(!alive(child));
 }
 
@@ -119,13 +122,16 @@ fn s40_a_lost_lock_ends_even_a_deaf_command_before_the_lease_can_pass_on() {
 #[test]
 fn a_long_command_is_renewed_and_its_guardian_goes_with_it() {
     let scene = Scene::sqlite();
-    let group = "ps -o pgid= -p $$ | tr -d ' ' > group; \
-                 end=$(($(date +%s) + 3)); while [ $(date +%s) -lt $end ]; do sleep 0.1; done";
-    let (took, done) =
-        timed(|| scene.run(&["run", "--ttl", "500ms", "lock", "--", "sh", "-c", group]));
-    assert_eq!((done.code, done.err.as_str()), (0, ""));
-    assert!(took > Duration::from_secs(2), "{took:?}");
+    let script = "ps -o pgid= -p $$ | tr -d ' ' > group.new; mv group.new group; \
+                  until [ -e go ]; do sleep 0.02; done";
+    let mut holder = scene.hold(&["--ttl", "2s"], script);
+    until("it has outlived two leases", || {
+        scene.show("lock")["holders"][0]["age_seconds"].as_f64().is_some_and(|age| age > 4.5)
+    });
     // The group is named after its guardian.
+    assert!(alive(scene.pid("group")));
+    std::fs::write(scene.path("go"), "").unwrap();
+    assert_eq!((holder.code(), scene.read("holder.log").as_str()), (0, ""));
     assert!(!alive(scene.pid("group")));
 }
 
