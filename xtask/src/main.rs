@@ -38,7 +38,7 @@ enum Chore {
     },
     /// Measure locks beside the raw store calls that any lock needs, in one run, as ratios
     Bench {
-        /// memory, sqlite, file; all when left out
+        /// memory, sqlite, sqlite-normal, file; all when left out
         store: Option<String>,
         /// Machine-readable output on stdout
         #[arg(long)]

@@ -23,6 +23,7 @@
 
 mod blocker;
 mod capability;
+mod driver;
 mod fence;
 mod hold;
 mod inspect;

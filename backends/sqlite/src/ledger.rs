@@ -372,3 +372,64 @@ pub(crate) fn unsigned(n: i64) -> u64 {
 fn micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use distlock_core::state::Claim;
+    use distlock_core::{Label, Mode, Namespace, Owner, ReqId};
+    use std::num::NonZeroU32;
+
+    fn cycle(ledger: &mut Ledger) -> u64 {
+        let lock = FullName { space: Namespace::default(), name: Name::new("x").unwrap() };
+        let req = ReqId::random();
+        let claim = Claim {
+            req,
+            owner: Owner::new(),
+            mode: Mode::Exclusive,
+            ttl: AHEAD,
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            label: Label::new(""),
+            block: NonZeroU32::MIN,
+            via: String::new(),
+        };
+        let moves =
+            [(lock.clone(), Op::Acquire { claim, wait: None }), (lock, Op::Release { req })];
+        ledger.begin().unwrap();
+        let applied = ledger.finish(&moves, &HashSet::new()).unwrap();
+        match &applied.replies[0] {
+            Ok(Reply::Granted { token, .. }) => token.get(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_token_above_the_ceiling_waits_for_a_synced_commit() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::prepare(&dir.path().join("x.db")).unwrap();
+        let boot = Boot::here(None).unwrap();
+        let clock = Clock::held();
+        let open = |sync| Ledger::open(&place, boot.clone(), clock.clone(), sync).unwrap();
+        let (mut normal, mut full) = (open(Sync::Normal), open(Sync::Full));
+        let mut raised = 0;
+        for i in 0..60 {
+            clock.advance(Duration::from_millis(900));
+            if i % 20 == 10 {
+                // Somebody who syncs goes far ahead: no ceiling covers what comes after.
+                clock.step_wall(86_400);
+                cycle(&mut full);
+                clock.step_wall(-86_400);
+            }
+            let before = normal.meta().unwrap().ceiling;
+            let token = cycle(&mut normal);
+            let after = normal.meta().unwrap().ceiling;
+            assert!(token <= after, "{token} was told above {after}");
+            if after != before {
+                assert!(normal.full, "the ceiling was raised without a sync");
+                raised += 1;
+            }
+        }
+        assert!((4..30).contains(&raised), "raised {raised} times");
+    }
+}

@@ -106,17 +106,30 @@ fn retried(mut work: impl FnMut() -> Result<(), Fault>) -> Result<(), Fault> {
     }
 }
 
-fn layout(conn: &Connection, boot: &Boot) -> Result<(), Fault> {
+/// What the file says about itself: the program, the layout, how many tables and indices.
+fn header(conn: &Connection) -> rusqlite::Result<(i32, i32, i64)> {
     let number = |pragma: &str| conn.pragma_query_value(None, pragma, |r| r.get::<_, i32>(0));
-    let ours = number("application_id")? == APPLICATION;
-    let version = number("user_version")?;
+    let tables = "SELECT count(*) FROM sqlite_schema";
+    Ok((
+        number("application_id")?,
+        number("user_version")?,
+        conn.query_row(tables, [], |r| r.get(0))?,
+    ))
+}
+
+fn layout(conn: &Connection, boot: &Boot) -> Result<(), Fault> {
+    // One snapshot: somebody may be making the tables right now.
+    conn.execute_batch("BEGIN")?;
+    let read = header(conn);
+    conn.execute_batch("ROLLBACK")?;
+    let (application, version, tables) = read?;
+    let ours = application == APPLICATION;
     if ours && version > LAYOUT {
         return Err(Fault::Ours(
             Error::new(Kind::Layout, format!("the database has the newer layout {version}"))
                 .with_hint(format!("this build knows layout {LAYOUT}: upgrade distlock")),
         ));
     }
-    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0))?;
     if !ours && tables > 0 {
         return Err(Fault::Ours(
             Error::new(Kind::Layout, "this is a database of another program")

@@ -8,11 +8,10 @@ use distlock_core::capability::{Capability, Fence};
 use distlock_core::info::{LockInfo, Query};
 use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
 use distlock_core::seam::{Ask, Due, Force, Forced, Key, Released};
-use distlock_core::state::{Claim, Op, Pulse, Reply};
+use distlock_core::state::{Claim, Op, Pulse, Reply, answer};
 use distlock_core::{Clock, Error, FullName, Kind, Token, engine};
 use tokio::sync::oneshot;
 
-use crate::answer;
 use crate::boot::Boot;
 use crate::lane::Lane;
 use crate::ledger::Ledger;

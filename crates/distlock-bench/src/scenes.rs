@@ -25,6 +25,10 @@ pub(crate) async fn all(store: &str, quick: bool) -> Result<Vec<Row>, Error> {
     let dir = tempfile::tempdir_in(std::env::current_dir().map_err(io)?).map_err(io)?;
     let url = match store {
         "sqlite" => format!("sqlite:{}", dir.path().join("locks.db").display()),
+        "sqlite-normal" => {
+            let path = dir.path().join("locks.db");
+            format!("sqlite:{}?synchronous=normal", path.display())
+        }
         "file" => format!("file:{}", dir.path().join("locks").display()),
         _ => "memory:".to_owned(),
     };

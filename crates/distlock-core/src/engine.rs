@@ -10,6 +10,8 @@ use std::thread::{self, JoinHandle, ThreadId};
 
 use tokio::runtime::{Builder, Handle};
 
+use crate::error::{Error, Kind};
+
 struct Library {
     pid: u32,
     thread: ThreadId,
@@ -68,6 +70,23 @@ pub fn block_on<T: Send + 'static>(work: impl Future<Output = T> + Send + 'stati
 pub fn on_library_thread() -> bool {
     let slot = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
     slot.as_ref().is_some_and(|l| l.thread == thread::current().id())
+}
+
+/// Runs work that blocks on a thread of its own and awaits its answer.
+///
+/// # Errors
+/// When the operating system gives no thread, or the work panics.
+///
+/// # Cancel safety
+/// Dropping the future does not stop the work; its answer is thrown away.
+pub async fn unblock<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let (tx, rx) = tokio::sync::oneshot::channel();
+    let started = thread("distlock-unblock", move || drop(tx.send(work())));
+    let failed = |why| Error::new(Kind::Store, why);
+    started.map_err(|e| failed("no thread to be had").because(e).transient())?;
+    rx.await.unwrap_or_else(|_| Err(failed("work on a thread of its own panicked")))
 }
 
 /// Starts a named thread, for a store whose calls block.

@@ -124,6 +124,7 @@ impl<S: LeaseStore> Inner<S> {
         let entry = &joined.entry;
         let mut last = Standing::default();
         let mut placed: Option<BootInstant> = None;
+        let mut doubtful = false;
         let mut poll = POLL.0;
         loop {
             let sent = self.clock().now();
@@ -133,6 +134,7 @@ impl<S: LeaseStore> Inner<S> {
                     if e.is_transient() && placed.is_some_and(|at| sent.since(at) < wait_lease) =>
                 {
                     tracing::debug!(lock = %ask.lock, error = %e, "asking again");
+                    doubtful = true;
                     self.clock().sleep(POLL.1.min(wait_lease / 4)).await;
                     continue;
                 }
@@ -163,10 +165,11 @@ impl<S: LeaseStore> Inner<S> {
                 }
                 _ => return Err(spent()),
             };
-            if let Some(seen) = seen
-                && changed(&last, &standing)
-            {
-                seen(&standing);
+            if changed(&last, &standing) {
+                tracing::debug!(lock = %ask.lock, %standing, "waiting");
+                if let Some(seen) = seen {
+                    seen(&standing);
+                }
             }
             last = standing;
             let now = self.clock().now();
@@ -177,10 +180,29 @@ impl<S: LeaseStore> Inner<S> {
                 () = self.clock().sleep_until(wake_at) => {}
             }
             if self.clock().now() >= until {
-                self.bounded(self.store.cancel(&entry.key)).await?;
-                return Ok(Attempt::Busy(last));
+                return self.give_up(ask, entry, last, doubtful).await;
             }
         }
+    }
+
+    /// Patience is over: asks a last time without standing in line, which leaves it and tells how
+    /// things stand now. After an unanswered request only a cancel is sure to.
+    async fn give_up(
+        &self,
+        ask: &Ask,
+        entry: &Entry,
+        mut last: Standing,
+        doubtful: bool,
+    ) -> Result<Attempt, Error> {
+        if doubtful {
+            self.bounded(self.store.cancel(&entry.key)).await?;
+            return Ok(Attempt::Busy(last));
+        }
+        let attempt = self.try_once(ask).await?;
+        let Attempt::Busy(standing) = attempt else { return Ok(attempt) };
+        let ahead = last.ahead.map(|ahead| ahead.min(entry.ahead.load(Ordering::Relaxed)));
+        last = Standing { ahead, ..standing };
+        Ok(Attempt::Busy(last))
     }
 
     /// Starts the shared heartbeat unless it beats already.

@@ -217,8 +217,11 @@ impl Lock {
                 Attempt::Busy(standing) => {
                     undo.disarm();
                     timing.outcome = "busy";
-                    let waited = client.clock().now().since(started);
-                    tracing::debug!(%standing, "busy");
+                    let waited = match patience {
+                        Patience::Never => Duration::ZERO,
+                        _ => client.clock().now().since(started),
+                    };
+                    tracing::debug!(lock = %ask.lock, %standing, "busy");
                     return Ok(Err(Busy { lock: ask.lock, standing, waited }));
                 }
                 Attempt::Granted(grant) if grant.deadline() > client.clock().now() => {
@@ -231,7 +234,7 @@ impl Lock {
                     return Ok(Ok(guard));
                 }
                 Attempt::Granted(_) => {
-                    tracing::warn!("granted too late to be used; asking again");
+                    tracing::warn!(lock = %ask.lock, "granted too late to be used; asking again");
                     drop(undo);
                     ask.req = ReqId::random();
                 }
@@ -275,7 +278,7 @@ impl Lock {
     /// No await in here: between the grant and its guard nothing can be dropped.
     fn guard(&self, ask: &Ask, grant: &Grant, undo: Undo) -> Guard {
         let client = &self.client;
-        tracing::debug!(token = %grant.tokens.first(), "granted");
+        tracing::debug!(lock = %ask.lock, token = %grant.tokens.first(), "granted");
         let (clock, observer) = (client.clock().clone(), client.observer.clone());
         let hold = Hold::new(ask.key(), grant, ask.ttl, self.max_hold, clock, observer);
         let hold = Arc::new(hold);

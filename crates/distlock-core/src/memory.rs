@@ -7,21 +7,18 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::busy::Standing;
 use crate::capability::{Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp};
 use crate::clock::Clock;
-use crate::error::{Error, Kind};
+use crate::error::Error;
 use crate::info::{LockInfo, Query};
 use crate::lease::{Answer, Ears, LeaseStore, Renewal, Wake};
 use crate::leased::Leased;
 use crate::lost::Why;
 use crate::name::{FullName, Name};
 use crate::seam::{Ask, Backend, Due, Event, Force, Forced, Key, Released};
-use crate::state::{
-    Claim, Effects, Left, LockState, Micros, Now, Op, Pulse, Refusal, Reply, Rules,
-};
+use crate::state::{Claim, Effects, LockState, Micros, Now, Op, Pulse, Reply, Rules, answer};
 use crate::store::Store;
-use crate::token::{Token, TokenRange};
+use crate::token::Token;
 use crate::ttl::Ttl;
 
 /// Every so many moves, locks nobody needs any more are forgotten.
@@ -214,68 +211,6 @@ impl Store for Memory {
     }
 }
 
-/// Turns the specification's answer to an acquire into a lease store's.
-///
-/// # Errors
-/// When the request can never be granted as it stands.
-pub fn answer(reply: Reply) -> Result<Answer, Error> {
-    let standing =
-        |ahead: Option<u32>, why: Left| Standing { holder: why.holder, ahead, left: why.left };
-    Ok(match reply {
-        Reply::Granted { token, block, remaining, waiters, .. } => Answer::Granted {
-            tokens: TokenRange::new(token, block).unwrap_or(TokenRange::one(token)),
-            left: remaining,
-            waiters,
-        },
-        Reply::Waiting { ahead, why } => Answer::Waiting(standing(Some(ahead), why)),
-        Reply::Busy { why, .. } => Answer::Busy(standing(None, why)),
-        Reply::Spent(_) => Answer::Spent,
-        Reply::Refused(refusal) => return Err(refused(refusal)),
-        other => return Err(unexpected(&other)),
-    })
-}
-
-fn refused(refusal: Refusal) -> Error {
-    match refusal {
-        Refusal::PermitsDiffer(n) => {
-            Error::new(Kind::Usage, format!("this lock is in use with {n} permits"))
-                .with_hint(format!("everybody who uses it must say permits({n})"))
-        }
-        Refusal::ModeDiffers(mode) => {
-            Error::new(Kind::Usage, format!("this owner holds the lock in mode {mode}"))
-                .with_hint("release it first: waiting for oneself would never end")
-        }
-    }
-}
-
-/// An answer that does not fit its question: a store that does not follow the specification.
-#[must_use]
-pub fn unexpected(reply: &Reply) -> Error {
-    Error::new(Kind::Store, format!("an answer that does not fit: {reply:?}"))
-}
-
-/// Turns the specification's answer to a renewal into a lease store's.
-#[must_use]
-pub fn renewal(reply: Reply) -> Renewal {
-    match reply {
-        Reply::Renewed { remaining, waiters } => Renewal::Held { left: remaining, waiters },
-        Reply::Lost(why) => Renewal::Lost(why),
-        other => Renewal::Unknown(unexpected(&other)),
-    }
-}
-
-/// Turns the specification's answer to a release into a lease store's.
-///
-/// # Errors
-/// When the answer does not fit.
-pub fn released(reply: Reply) -> Result<Released, Error> {
-    match reply {
-        Reply::Released => Ok(Released::Released),
-        Reply::Lost(_) => Ok(Released::WasLost),
-        other => Err(unexpected(&other)),
-    }
-}
-
 impl LeaseStore for Memory {
     fn capability(&self) -> &Capability {
         &CAPABILITY
@@ -291,27 +226,25 @@ impl LeaseStore for Memory {
 
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let claim = Claim::of(ask, self.via.clone());
-        answer(self.step(&ask.lock, &Op::Acquire { claim, wait: wait_lease }))
+        answer::acquired(self.step(&ask.lock, &Op::Acquire { claim, wait: wait_lease }))
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        let beat = |(key, wait): &(Key, Duration)| match self
-            .step(&key.lock, &Op::Heartbeat { req: key.req, wait: *wait })
-        {
-            Reply::Pulse(pulse) => Ok(pulse),
-            other => Err(unexpected(&other)),
+        let beat = |(key, wait): &(Key, Duration)| {
+            answer::pulsed(self.step(&key.lock, &Op::Heartbeat { req: key.req, wait: *wait }))
         };
         waiting.iter().map(beat).collect()
     }
 
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        let renew =
-            |d: &Due| renewal(self.step(&d.key.lock, &Op::Renew { req: d.key.req, ttl: d.ttl }));
+        let renew = |d: &Due| {
+            answer::renewed(Ok(self.step(&d.key.lock, &Op::Renew { req: d.key.req, ttl: d.ttl })))
+        };
         due.iter().map(renew).collect()
     }
 
     async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
-        let done = released(self.step(&key.lock, &Op::Release { req: key.req }));
+        let done = answer::released(self.step(&key.lock, &Op::Release { req: key.req }));
         if let Some(ask) = requeue {
             self.acquire(ask, Some(ask.ttl)).await?;
         }
@@ -355,11 +288,7 @@ impl LeaseStore for Memory {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        match self.step(lock, &Op::Force { token, how }) {
-            Reply::Forced => Ok(Forced::Done),
-            Reply::NoMatch => Ok(Forced::NoMatch),
-            other => Err(unexpected(&other)),
-        }
+        answer::forced(self.step(lock, &Op::Force { token, how }))
     }
 
     fn listen(&self, ears: Ears) {

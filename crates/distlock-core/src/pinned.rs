@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
+use crate::busy::Standing;
 use crate::capability::{Capability, Expiry};
 use crate::clock::Clock;
 use crate::error::Error;
@@ -230,7 +231,15 @@ impl<S: SessionStore> Backend for Pinned<S> {
         ask: &'a Ask,
         seen: Option<Watcher<'a>>,
     ) -> Fut<'a, Result<Attempt, Error>> {
-        Box::pin(async move { self.acquire_here(ask, seen.unwrap_or(&|_| {})).await })
+        Box::pin(async move {
+            let hear = |standing: &Standing| {
+                tracing::debug!(lock = %ask.lock, %standing, "waiting");
+                if let Some(seen) = seen {
+                    seen(standing);
+                }
+            };
+            self.acquire_here(ask, &hear).await
+        })
     }
 
     fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {

@@ -408,3 +408,62 @@ async fn metrics_count_waits_holds_renewals_and_losses() {
         assert!(seen.iter().any(|s| s == expected), "no {expected} in {seen:?}");
     }
 }
+
+/// Keeps the messages of all events that name a lock, as `lock: message`.
+struct Listener(Mutex<Vec<String>>);
+
+struct Fields(String, String);
+
+impl tracing::field::Visit for Fields {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        match field.name() {
+            "lock" => self.0 = format!("{value:?}"),
+            "message" => self.1 = format!("{value:?}"),
+            _ => {}
+        }
+    }
+}
+
+impl tracing::Subscriber for &'static Listener {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        let mut fields = Fields(String::new(), span.metadata().name().to_owned());
+        span.record(&mut fields);
+        self.0.lock().unwrap().push(format!("{}: span {}", fields.0, fields.1));
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut fields = Fields(String::new(), String::new());
+        event.record(&mut fields);
+        self.0.lock().unwrap().push(format!("{}: {}", fields.0, fields.1));
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn traces_tell_acquire_wait_grant_renewal_loss_and_release() {
+    static HEARD: Listener = Listener(Mutex::new(Vec::new()));
+    tracing::subscriber::set_global_default(&HEARD).unwrap();
+    let s = scene();
+    let first = s.locks.lock("traced").await.unwrap();
+    let (second, released) = tokio::join!(s.locks.lock("traced").acquire(), async {
+        until("a waiter", || HEARD.0.lock().unwrap().iter().any(|l| l == "traced: waiting")).await;
+        first.release().await
+    });
+    let (second, _) = (second.unwrap(), released.unwrap());
+    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    s.clock.advance(TTL / 3);
+    until("a renewal", || second.remaining() > TTL * 2 / 3).await;
+    s.locks.force("traced", None, Force::Now).await.unwrap();
+    second.lost().await;
+    let heard = HEARD.0.lock().unwrap().clone();
+    for expected in ["span acquire", "waiting", "granted", "ended", "renewed", "lost"] {
+        let line = format!("traced: {expected}");
+        assert!(heard.contains(&line), "no {line:?} in {heard:#?}");
+    }
+}

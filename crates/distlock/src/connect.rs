@@ -2,13 +2,15 @@
 
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use distlock_core::capability::Capability;
+#[allow(unused_imports)] // the engine opens what blocks, in whichever store does
+use distlock_core::engine;
 use distlock_core::memory::{self, Memory};
 use distlock_core::seam::Backend;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Fence, Kind, Locks, Options, Store};
-use std::sync::Arc;
 
 /// What every store's URL knows besides its own keys.
 const COMMON: [&str; 2] = ["namespace", "require"];
@@ -127,7 +129,7 @@ async fn open(mut options: Options, mut url: StoreUrl) -> Result<Locks, Error> {
 }
 
 /// One arm a store.
-async fn backend(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
+async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
     match url.scheme.as_str() {
         "memory" => {
             known(&url, &[])?;
@@ -135,9 +137,30 @@ async fn backend(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
             Ok(store.into_backend())
         }
         #[cfg(feature = "sqlite")]
-        "sqlite" => Err(Error::new(Kind::Unsupported, "not yet")),
+        "sqlite" => {
+            use distlock_sqlite::{Sqlite, SqliteOptions, Sync};
+            let sync = match url.take("synchronous").as_deref() {
+                None | Some("full") => Sync::Full,
+                Some("normal") => Sync::Normal,
+                Some(other) => {
+                    return Err(Error::new(Kind::Usage, format!("synchronous={other} cannot be"))
+                        .with_hint("full (the default) or normal"));
+                }
+            };
+            local(&url)?;
+            known(&url, &["synchronous"])?;
+            let options = SqliteOptions::new().sync(sync);
+            Ok(Sqlite::open(&url.path, options).await?.into_backend())
+        }
         #[cfg(feature = "file")]
-        "file" => Err(Error::new(Kind::Unsupported, "not yet")),
+        "file" => {
+            use distlock_file::{FileOptions, FileStore};
+            local(&url)?;
+            known(&url, &[])?;
+            let path = url.path.clone();
+            let store = engine::unblock(move || FileStore::open(path, FileOptions::default()));
+            Ok(store.await?.into_backend())
+        }
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => Err(missing("sqlite")),
         #[cfg(not(feature = "file"))]
@@ -151,6 +174,21 @@ fn known(url: &StoreUrl, own: &[&str]) -> Result<(), Error> {
     let mut all = own.to_vec();
     all.extend(COMMON);
     url.finish(&all)
+}
+
+/// A store that is files has no host: `sqlite://locks.db` would silently mean another file.
+#[cfg(any(feature = "sqlite", feature = "file"))]
+fn local(url: &StoreUrl) -> Result<(), Error> {
+    let fault = if !url.hosts.is_empty() || url.user.is_some() || url.password.is_some() {
+        "a store that is files has no host"
+    } else if url.path.is_empty() {
+        "a store that is files needs a path"
+    } else {
+        return Ok(());
+    };
+    let scheme = &url.scheme;
+    Err(Error::new(Kind::Usage, fault)
+        .with_hint(format!("write {scheme}:relative/path or {scheme}:/absolute/path")))
 }
 
 #[allow(dead_code)] // used by whichever store is left out of the build
@@ -168,5 +206,9 @@ fn schemes() -> Vec<&'static str> {
 pub fn stores() -> Vec<Capability> {
     #[allow(unused_mut)]
     let mut all = vec![memory::capability().clone()];
+    #[cfg(feature = "sqlite")]
+    all.push(distlock_sqlite::capability(distlock_sqlite::Sync::Full));
+    #[cfg(feature = "file")]
+    all.push(distlock_file::FileStore::promises().clone());
     all
 }

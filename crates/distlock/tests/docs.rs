@@ -96,7 +96,8 @@ fn every_store_has_a_page_that_the_readme_links() {
 }
 
 fn pages(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).unwrap().flatten() {
+    let entries = fs::read_dir(dir).expect("a readable folder");
+    for entry in entries.flatten() {
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
         if path.is_dir() && name != "target" && !name.starts_with('.') {

@@ -19,7 +19,8 @@ pub fn maybe_run() {
     let dir = Path::new(&dir);
     let mut store = None;
     let mut held = None;
-    for line in std::io::stdin().lines() {
+    let mut lines = std::io::stdin().lines();
+    while let Some(line) = lines.next() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
         let store = store.get_or_insert_with(|| open(dir));
@@ -51,6 +52,17 @@ pub fn maybe_run() {
                     }
                     Err(standing) => format!("busy {standing}"),
                 },
+                ["begin", name] => {
+                    // Asks, and drops the request when the next line comes.
+                    let want = ask(name, Patience::Forever);
+                    let mut waiting = Box::pin(store.lock(&want, &|_| ()));
+                    assert!(crate::util::polls(1, waiting.as_mut()).await.is_none());
+                    assert_eq!(lines.next().unwrap().unwrap(), "cancel");
+                    drop(waiting);
+                    // What comes after it is answered after it.
+                    assert!(attempt(store, "another").await.is_ok());
+                    "cancelled".to_owned()
+                }
                 ["unlock"] => {
                     store.unlock(held.take().unwrap()).await.unwrap();
                     "free".to_owned()

@@ -1,6 +1,3 @@
-use std::future::Future;
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use distlock_core::session::{Locked, SessionStore};
@@ -16,27 +13,10 @@ pub fn trials() -> Vec<Trial> {
         trial("s02_dropped_at_every_poll_of_a_free_lock_leaves_nothing", drop_free),
         trial("s02_dropped_at_every_poll_of_a_busy_lock_leaves_nothing", drop_busy),
         trial("s20_a_cancelled_waiter_leaves_no_ticket_and_delays_nobody", s20),
+        trial("s20_a_cancelled_head_tells_the_next_though_the_holder_dies", s20_dead),
         trial("s20_patience_that_runs_out_says_where_one_stood", patience),
         trial("an_abandoned_wait_never_makes_a_try_fail", abandoned),
     ]
-}
-
-/// Polls a future up to `n` times, whenever it is woken; `None` if it was not done by then.
-async fn polls<F: Future>(n: usize, work: F) -> Option<F::Output> {
-    let mut work = pin!(work);
-    let mut polled = 0;
-    std::future::poll_fn(|cx| {
-        if polled == n {
-            return Poll::Ready(None);
-        }
-        polled += 1;
-        match work.as_mut().poll(cx) {
-            Poll::Ready(v) => Poll::Ready(Some(v)),
-            Poll::Pending if polled == n => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }
 
 fn drop_free() {
@@ -119,9 +99,27 @@ fn s20() {
         assert_eq!(holder.ask("unlock"), "free");
         second.token();
         eprintln!("s20: next in after {:?}", start.elapsed());
-        assert!(start.elapsed() < Duration::from_millis(900), "not only by the look of a second");
+        assert!(start.elapsed() < Duration::from_millis(500), "not only by the look of a second");
         assert!(attempt(&store, "x").await.is_err());
     });
+}
+
+/// Neither a dead holder nor a thread of the dead tells anybody: only the giving up itself can.
+fn s20_dead() {
+    let dir = tempdir().unwrap();
+    let mut agents: Vec<_> = (0..3).map(|_| Agent::new(dir.path())).collect();
+    let [holder, first, second] = &mut agents[..] else { unreachable!() };
+    holder.ask("lock x");
+    first.say("begin x");
+    until_in_line(dir.path(), "x", 1);
+    second.say("lock x");
+    until_in_line(dir.path(), "x", 2);
+    assert_eq!(first.ask("cancel"), "cancelled");
+    first.kill();
+    let start = std::time::Instant::now();
+    holder.kill();
+    second.token();
+    assert!(start.elapsed() < Duration::from_millis(500), "not only by the look of a second");
 }
 
 fn patience() {

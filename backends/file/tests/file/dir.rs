@@ -82,7 +82,8 @@ fn private() {
             }
             assert!(seen >= 10);
         };
-        tokio::select! { _ = waiting => panic!("it is held"), () = look => {} }
+        // Biased: the look blocks this thread, so the request must have been sent before.
+        tokio::select! { biased; _ = waiting => panic!("it is held"), () = look => {} }
     });
 }
 

@@ -1,4 +1,4 @@
-//! Many at once: exclusion, cost of waiting, and how fast it is.
+//! Many at once: exclusion, and the cost of waiting.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +15,6 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("eight_processes_count_in_a_plain_file", eight),
         trial("a_thousand_waiting_tasks_cost_next_to_nothing", thousand),
-        // Figures, not laws: cargo test -p distlock-file --release -- --ignored measure
-        trial("measure_solo_cycle_and_hand_over", measure).with_ignored_flag(true),
     ]
 }
 
@@ -121,37 +119,4 @@ pub async fn ping(store: &FileStore, name: &str, times: &str) -> String {
         spans.push(format!("{begun} {ended}"));
     }
     spans.join(" ")
-}
-
-fn measure() {
-    let dir = tempdir().unwrap();
-    run(async {
-        let store = open(dir.path());
-        let mut cycles = Vec::new();
-        for _ in 0..5000 {
-            let start = Instant::now();
-            let (conn, _) = lock(&store, "solo").await;
-            store.unlock(conn).await.unwrap();
-            cycles.push(start.elapsed());
-        }
-        print("solo cycle", &mut cycles);
-    });
-    let mut agents = [Agent::new(dir.path()), Agent::new(dir.path())];
-    agents.iter_mut().for_each(|a| a.say("ping duo 300"));
-    let mut spans = Vec::new();
-    for agent in &mut agents {
-        let all: Vec<u64> = agent.hear().split(' ').map(|n| n.parse().unwrap()).collect();
-        spans.extend(all.chunks(2).map(|s| (s[0], s[1])));
-    }
-    spans.sort_unstable();
-    assert!(spans.windows(2).all(|w| w[0].1 < w[1].0), "two holders at once");
-    let mut gaps: Vec<_> =
-        spans.windows(2).map(|w| Duration::from_nanos(w[1].0 - w[0].1)).collect();
-    print("hand-over between two processes", &mut gaps);
-}
-
-fn print(what: &str, times: &mut [Duration]) {
-    times.sort_unstable();
-    let at = |p: usize| times[times.len() * p / 100];
-    eprintln!("{what}: p50 {:?}, p99 {:?} of {}", at(50), at(99), times.len());
 }

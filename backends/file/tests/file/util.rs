@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use distlock_core::busy::Standing;
@@ -97,4 +99,22 @@ pub fn in_line(dir: &Path, lock: &str) -> usize {
 
 pub fn until_in_line(dir: &Path, lock: &str, n: usize) {
     until(&format!("{n} in line for {lock}"), || in_line(dir, lock) == n);
+}
+
+/// Polls a future up to `n` times, whenever it is woken; `None` if it was not done by then.
+pub async fn polls<F: Future>(n: usize, work: F) -> Option<F::Output> {
+    let mut work = pin!(work);
+    let mut polled = 0;
+    std::future::poll_fn(|cx| {
+        if polled == n {
+            return Poll::Ready(None);
+        }
+        polled += 1;
+        match work.as_mut().poll(cx) {
+            Poll::Ready(v) => Poll::Ready(Some(v)),
+            Poll::Pending if polled == n => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }

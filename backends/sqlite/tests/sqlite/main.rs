@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod bench;
 mod child;
 mod differential;
 mod file;
@@ -27,13 +26,5 @@ fn main() {
             })
         }));
     }
-    // Figures, not verdicts: `-- --ignored --test-threads 1 bench`.
-    trials.extend(bench::TRIALS.iter().map(|(name, test)| {
-        Trial::test(*name, move || {
-            test();
-            Ok(())
-        })
-        .with_ignored_flag(true)
-    }));
     libtest_mimic::run(&args, trials).exit();
 }

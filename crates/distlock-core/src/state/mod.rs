@@ -4,6 +4,7 @@
 //! translations of it, held to it by generated sequences of operations run on both. It knows no
 //! I/O and no clock: every call is told what time it is.
 
+pub mod answer;
 mod op;
 mod rules;
 mod step;

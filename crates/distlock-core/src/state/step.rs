@@ -51,7 +51,9 @@ impl LockState {
                     self.delay_until = self.delay_until.max(until);
                 }
                 // It may not have heard that it was its turn, which is no reason to lose its place.
-                Phase::Claimed { since, deadline } => self.pass_over(hold.claim, since, deadline),
+                Phase::Claimed { since, deadline } => {
+                    self.pass_over(hold.claim, since, deadline, now);
+                }
                 Phase::Held | Phase::Revoked | Phase::Lingering => {}
             }
         }
@@ -343,7 +345,7 @@ impl LockState {
             && let Phase::Claimed { since, deadline } = self.holds[i].phase
         {
             let claim = self.holds.remove(i).claim;
-            self.pass_over(claim, since, deadline);
+            self.pass_over(claim, since, deadline, now.lease);
         }
         if gone {
             self.queue.retain(|w| w.claim.req != *req);
@@ -359,9 +361,11 @@ impl LockState {
     }
 
     /// Puts a promoted waiter back to its place in line, passed over until it is heard of.
-    fn pass_over(&mut self, claim: Claim, since: Micros, deadline: Micros) {
-        let place = self.queue.partition_point(|w| w.since < since);
-        self.queue.insert(place, Waiter { claim, since, deadline, deaf: true });
+    fn pass_over(&mut self, claim: Claim, since: Micros, deadline: Micros, now: Micros) {
+        if deadline > now {
+            let place = self.queue.partition_point(|w| w.since < since);
+            self.queue.insert(place, Waiter { claim, since, deadline, deaf: true });
+        }
     }
 
     /// Remembers that a request has ended, for a while after `from`. How it ended first stays.

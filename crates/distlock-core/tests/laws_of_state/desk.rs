@@ -8,27 +8,27 @@ use distlock_core::state::{Claim, Effects, LockState, Micros, Now, Op, Pulse, Re
 use distlock_core::{Label, Mode, Owner, ReqId, Token};
 
 /// The request of a number.
-pub fn req(n: u8) -> ReqId {
+pub(crate) fn req(n: u8) -> ReqId {
     ReqId::from_bytes([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n])
 }
 
 /// Seconds.
-pub const fn s(n: u64) -> Duration {
+pub(crate) const fn s(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
 /// Milliseconds.
-pub const fn ms(n: u64) -> Duration {
+pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
 /// A number that is not zero.
-pub fn nz(n: u32) -> NonZeroU32 {
+pub(crate) fn nz(n: u32) -> NonZeroU32 {
     NonZeroU32::new(n).expect("not zero")
 }
 
 /// Request `n` of an owner: exclusive, ten seconds, nothing special.
-pub fn claim(n: u8, owner: &str) -> Claim {
+pub(crate) fn claim(n: u8, owner: &str) -> Claim {
     Claim {
         req: req(n),
         owner: Owner::named(owner).expect("a valid owner"),
@@ -43,25 +43,25 @@ pub fn claim(n: u8, owner: &str) -> Claim {
 }
 
 /// The same claim in another mode.
-pub fn mode(n: u8, owner: &str, mode: Mode) -> Claim {
+pub(crate) fn mode(n: u8, owner: &str, mode: Mode) -> Claim {
     Claim { mode, ..claim(n, owner) }
 }
 
 /// A grant as the examples compare it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Granted {
-    pub token: u64,
-    pub block: u32,
-    pub left: Duration,
-    pub floor: u64,
+pub(crate) struct Granted {
+    pub(crate) token: u64,
+    pub(crate) block: u32,
+    pub(crate) left: Duration,
+    pub(crate) floor: u64,
 }
 
 /// One lock and its clock, which starts at ten thousand seconds on both faces.
-pub struct Desk {
-    pub state: LockState,
-    pub now: Now,
-    pub rules: Rules,
-    pub effects: Effects,
+pub(crate) struct Desk {
+    pub(crate) state: LockState,
+    pub(crate) now: Now,
+    pub(crate) rules: Rules,
+    pub(crate) effects: Effects,
 }
 
 impl Default for Desk {
@@ -77,88 +77,88 @@ impl Default for Desk {
 }
 
 impl Desk {
-    pub fn step(&mut self, op: &Op) -> Reply {
+    pub(crate) fn step(&mut self, op: &Op) -> Reply {
         let step = self.state.step(op, self.now, &self.rules);
         self.effects = step.effects;
         step.reply
     }
 
     /// Time passes, on both faces.
-    pub fn pass(&mut self, d: Duration) -> &mut Self {
+    pub(crate) fn pass(&mut self, d: Duration) -> &mut Self {
         self.now = Now { lease: self.now.lease.plus(d), wall: self.now.wall.plus(d) };
         self
     }
 
     /// Asks and stands in line, for ten seconds of silence.
-    pub fn ask(&mut self, claim: &Claim) -> Reply {
+    pub(crate) fn ask(&mut self, claim: &Claim) -> Reply {
         self.step(&Op::Acquire { claim: claim.clone(), wait: Some(s(10)) })
     }
 
     /// Asks and does not stand in line.
-    pub fn attempt(&mut self, claim: &Claim) -> Reply {
+    pub(crate) fn attempt(&mut self, claim: &Claim) -> Reply {
         self.step(&Op::Acquire { claim: claim.clone(), wait: None })
     }
 
     /// Asks, and is granted.
-    pub fn take(&mut self, claim: &Claim) -> Granted {
+    pub(crate) fn take(&mut self, claim: &Claim) -> Granted {
         granted(self.ask(claim))
     }
 
-    pub fn beat(&mut self, n: u8) -> Pulse {
+    pub(crate) fn beat(&mut self, n: u8) -> Pulse {
         match self.step(&Op::Heartbeat { req: req(n), wait: s(10) }) {
             Reply::Pulse(pulse) => pulse,
             other => panic!("a heartbeat was answered {other:?}"),
         }
     }
 
-    pub fn renew(&mut self, n: u8) -> Reply {
+    pub(crate) fn renew(&mut self, n: u8) -> Reply {
         self.step(&Op::Renew { req: req(n), ttl: s(10) })
     }
 
-    pub fn release(&mut self, n: u8) -> Reply {
+    pub(crate) fn release(&mut self, n: u8) -> Reply {
         self.step(&Op::Release { req: req(n) })
     }
 
-    pub fn cancel(&mut self, n: u8) -> Reply {
+    pub(crate) fn cancel(&mut self, n: u8) -> Reply {
         self.step(&Op::Cancel { req: req(n) })
     }
 
-    pub fn force(&mut self, token: Option<u64>, how: Force) -> Reply {
+    pub(crate) fn force(&mut self, token: Option<u64>, how: Force) -> Reply {
         let token = token.map(|t| Token::new(t).expect("a valid token"));
         self.step(&Op::Force { token, how })
     }
 
-    pub fn withdraw(&mut self, n: u8, gone: bool) -> Reply {
+    pub(crate) fn withdraw(&mut self, n: u8, gone: bool) -> Reply {
         self.step(&Op::Withdraw { req: req(n), gone })
     }
 
-    pub fn settle(&mut self) -> Reply {
+    pub(crate) fn settle(&mut self) -> Reply {
         self.step(&Op::Settle)
     }
 
     /// Who has been promoted by the last step.
-    pub fn turns(&self) -> Vec<u8> {
+    pub(crate) fn turns(&self) -> Vec<u8> {
         self.effects.turns.iter().map(|(r, _)| number(r)).collect()
     }
 
     /// Who stands in line, first to last.
-    pub fn line(&self) -> Vec<u8> {
+    pub(crate) fn line(&self) -> Vec<u8> {
         self.state.queue.iter().map(|w| number(&w.claim.req)).collect()
     }
 
     /// Who holds, in the order of the grants.
-    pub fn holders(&self) -> Vec<u8> {
+    pub(crate) fn holders(&self) -> Vec<u8> {
         self.state.holds.iter().map(|h| number(&h.claim.req)).collect()
     }
 }
 
 /// The number of a request.
-pub fn number(req: &ReqId) -> u8 {
+pub(crate) fn number(req: &ReqId) -> u8 {
     req.as_bytes()[15]
 }
 
 /// Expects a grant.
-pub fn granted(reply: Reply) -> Granted {
+pub(crate) fn granted(reply: Reply) -> Granted {
     match reply {
         Reply::Granted { token, block, remaining, floor, .. } => {
             let (token, floor) = (token.get(), floor.get());
@@ -169,7 +169,7 @@ pub fn granted(reply: Reply) -> Granted {
 }
 
 /// Expects a place in line, and tells how many are ahead.
-pub fn waiting(reply: Reply) -> u32 {
+pub(crate) fn waiting(reply: Reply) -> u32 {
     match reply {
         Reply::Waiting { ahead, .. } => ahead,
         other => panic!("not in line: {other:?}"),
@@ -177,7 +177,7 @@ pub fn waiting(reply: Reply) -> u32 {
 }
 
 /// Expects a refusal to wait, and tells how many stand in line.
-pub fn busy(reply: Reply) -> u32 {
+pub(crate) fn busy(reply: Reply) -> u32 {
     match reply {
         Reply::Busy { ahead, .. } => ahead,
         other => panic!("not busy: {other:?}"),

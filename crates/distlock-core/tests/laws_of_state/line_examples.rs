@@ -171,3 +171,11 @@ fn a_wait_shorter_than_before_does_not_cut_the_place_short() {
     d.pass(s(9)).settle();
     assert_eq!(d.line(), [2]);
 }
+
+#[test]
+fn a_withdrawn_waiter_whose_time_is_over_has_no_place_to_keep() {
+    let mut d = held_with_line(&[2]);
+    d.pass(ms(9_500)).release(1);
+    d.pass(ms(500)).withdraw(2, false);
+    assert!(d.line().is_empty());
+}

@@ -5,6 +5,12 @@
 mod claim_examples;
 mod desk;
 mod examples;
+mod laws;
 mod line_examples;
 mod mode_examples;
+mod network_model;
+mod properties;
+mod report;
+mod timed_model;
 mod token_examples;
+mod variants;

@@ -1,12 +1,17 @@
-//! The state machine's replies as the answers of a lease store.
+//! The specification's replies as the answers of a lease store, for stores that run it as it is.
 
-use distlock_core::busy::Standing;
-use distlock_core::lease::{Answer, Renewal};
-use distlock_core::seam::{Forced, Released};
-use distlock_core::state::{Left, Pulse, Refusal, Reply};
-use distlock_core::{Error, Kind, TokenRange};
+use super::{Left, Pulse, Refusal, Reply};
+use crate::busy::Standing;
+use crate::error::{Error, Kind};
+use crate::lease::{Answer, Renewal};
+use crate::seam::{Forced, Released};
+use crate::token::TokenRange;
 
-pub(crate) fn acquired(reply: Reply) -> Result<Answer, Error> {
+/// The answer to an acquire.
+///
+/// # Errors
+/// When the request can never be granted as it stands, or the reply does not fit.
+pub fn acquired(reply: Reply) -> Result<Answer, Error> {
     let standing =
         |ahead, why: Left| Standing { holder: why.holder, ahead: Some(ahead), left: why.left };
     Ok(match reply {
@@ -28,14 +33,20 @@ pub(crate) fn acquired(reply: Reply) -> Result<Answer, Error> {
     })
 }
 
-pub(crate) fn pulsed(reply: Reply) -> Result<Pulse, Error> {
+/// The answer to a heartbeat.
+///
+/// # Errors
+/// When the reply does not fit.
+pub fn pulsed(reply: Reply) -> Result<Pulse, Error> {
     match reply {
         Reply::Pulse(pulse) => Ok(pulse),
         other => Err(odd(&other)),
     }
 }
 
-pub(crate) fn renewed(reply: Result<Reply, Error>) -> Renewal {
+/// The answer to a renewal.
+#[must_use]
+pub fn renewed(reply: Result<Reply, Error>) -> Renewal {
     match reply {
         Ok(Reply::Renewed { remaining, waiters }) => Renewal::Held { left: remaining, waiters },
         Ok(Reply::Lost(why)) => Renewal::Lost(why),
@@ -44,7 +55,11 @@ pub(crate) fn renewed(reply: Result<Reply, Error>) -> Renewal {
     }
 }
 
-pub(crate) fn released(reply: Reply) -> Result<Released, Error> {
+/// The answer to a release.
+///
+/// # Errors
+/// When the reply does not fit.
+pub fn released(reply: Reply) -> Result<Released, Error> {
     match reply {
         Reply::Released => Ok(Released::Released),
         Reply::Lost(_) => Ok(Released::WasLost),
@@ -52,7 +67,11 @@ pub(crate) fn released(reply: Reply) -> Result<Released, Error> {
     }
 }
 
-pub(crate) fn forced(reply: Reply) -> Result<Forced, Error> {
+/// The answer to a force.
+///
+/// # Errors
+/// When the reply does not fit.
+pub fn forced(reply: Reply) -> Result<Forced, Error> {
     match reply {
         Reply::Forced => Ok(Forced::Done),
         Reply::NoMatch => Ok(Forced::NoMatch),

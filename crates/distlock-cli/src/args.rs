@@ -1,0 +1,293 @@
+//! The one definition of the command: parsing, help, man page and completions come from here.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
+use distlock::{Owner, Token};
+
+use crate::duration;
+
+const EXIT_CODES: &str = "\
+Exit status:
+  the command's own with `run` (killed by signal n: 128+n)
+  75 busy or timed out (-E)   76 lock lost (--lost-code)   124 held as long as --max-hold allows
+  69 store unreachable        77 credentials refused       78 the store cannot promise that
+  64 usage, name or URL       126/127 command not executable / not found
+
+Environment:
+  DISTLOCK_URL        the store, when --url is not given
+  DISTLOCK_URL_FILE   a file whose first line is the store's URL (keeps passwords out of ps)
+  DISTLOCK_NAMESPACE  the namespace, when --namespace is not given
+  NO_COLOR            no colour in what -v shows
+
+A duration is a number of seconds, or has units: 500ms, 10s, 5m, 1h30m.
+JSON: one document a line; tokens are text, durations are seconds (`age_seconds`).";
+
+/// One lock over the stores people already run.
+///
+/// Runs a command so that only one copy of it is at work, on one host or on many, and hands it a
+/// fencing token that a resource can check.
+#[derive(Parser, Debug)]
+#[command(name = "distlock", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) everywhere: Everywhere,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What every verb takes, before or after it.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct Everywhere {
+    /// The store: sqlite:PATH, file:DIR, … [default: $DISTLOCK_URL, $DISTLOCK_URL_FILE, or SQLite
+    /// in the user's state directory]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
+    pub(crate) url: Option<String>,
+    /// Keeps these locks apart from others' on the same store [env: DISTLOCK_NAMESPACE]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
+    pub(crate) namespace: Option<String>,
+    /// Prints JSON, one document a line
+    #[arg(long, global = true, help_heading = "Everywhere")]
+    pub(crate) json: bool,
+    /// Says nothing but errors
+    #[arg(short, long, global = true, help_heading = "Everywhere")]
+    pub(crate) quiet: bool,
+    /// Shows on stderr what happens underneath; twice shows more
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Everywhere")]
+    pub(crate) verbose: u8,
+}
+
+/// What is to be done.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Verb {
+    /// Runs a command under a lock
+    Run(Run),
+    /// Takes a lock and leaves it held; prints the ticket that renews and releases it
+    Acquire(Acquire),
+    /// Renews a lock that `acquire` took, and prints its ticket
+    Renew(Renew),
+    /// Releases a lock that `acquire` took, here or on another machine
+    Release(Release),
+    /// Lists the locks that are held or waited for
+    Ls(Ls),
+    /// Shows one lock, with everybody who waits for it
+    Show(Show),
+    /// Prints a line for every change, until it is ended
+    Watch(Watch),
+    /// Takes a lock away from whoever holds it
+    Break(Break),
+    /// Tries the store with a real lock and prints what it promises
+    Check(Check),
+    /// Prints the completions of a shell
+    Completions(Completions),
+    /// Prints the manual page
+    Man(Man),
+}
+
+/// How long to wait.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct Wait {
+    /// Does not wait: busy is the answer
+    #[arg(short = 'n', long)]
+    pub(crate) no_wait: bool,
+    /// Waits at most this long; 0 is the same as -n [default: for ever]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse)]
+    #[arg(conflicts_with = "no_wait")]
+    pub(crate) wait: Option<Duration>,
+}
+
+/// How to hold.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct Hold {
+    /// A release before this age frees the lock only then
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) min_hold: Option<Duration>,
+    /// What others see while they wait [default: user, host, command and process]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+    /// Who asks: the same owner may enter a lock it holds again [default: a new one each time]
+    #[arg(long, value_name = "ID")]
+    pub(crate) owner: Option<Owner>,
+    /// After an expiry nobody gets the lock for this long
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) lock_delay: Option<Duration>,
+}
+
+/// `distlock run`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Examples:
+  distlock run nightly -- ./backup.sh          one at a time, the others wait their turn
+  distlock run -n -E 0 nightly -- ./backup.sh  or are skipped quietly, as cron jobs like it
+  distlock run -w 30s deploy -- make deploy    or wait for half a minute and exit with 75
+
+The command finds DISTLOCK_NAME and DISTLOCK_TOKEN in its environment. TERM, INT, HUP and QUIT go
+to its whole process group. When the lock is lost the group gets TERM, and KILL before anybody
+else can have the lock, also when distlock itself was killed or stopped. Processes that the
+command leaves behind when it ends by itself run on, without the lock.")]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) wait: Wait,
+    /// How long the lock outlives a silent holder; it is renewed while the command runs
+    /// [default: 10s]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) ttl: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) hold: Hold,
+    /// Ends the command when it has held the lock this long; exit status 124
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) max_hold: Option<Duration>,
+    /// How long the command has between TERM and KILL when the lock is lost, at most half of the
+    /// TTL [default: a tenth of the TTL]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) kill_after: Option<Duration>,
+    /// Exit status when the lock is busy; 0 skips without a word
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    pub(crate) busy_code: u8,
+    /// Exit status when the lock was lost
+    #[arg(long, value_name = "CODE", default_value_t = 76)]
+    pub(crate) lost_code: u8,
+    /// The lock's name
+    pub(crate) name: String,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// `distlock acquire`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Examples:
+  ticket=$(distlock acquire deploy --ttl 30m)   in one step of a pipeline
+  distlock release \"$ticket\"                    in another, on any machine that sees the store
+
+Nobody renews the lock meanwhile, except `distlock renew`: choose a TTL that covers the work.")]
+pub(crate) struct Acquire {
+    #[command(flatten)]
+    pub(crate) wait: Wait,
+    /// How long the lock stays held without a renewal
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "10m")]
+    pub(crate) ttl: Duration,
+    #[command(flatten)]
+    pub(crate) hold: Hold,
+    /// The lock's name
+    pub(crate) name: String,
+}
+
+/// `distlock renew`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Example:
+  distlock renew \"$ticket\" --ttl 30m    held for half an hour from now on, unless it was lost")]
+pub(crate) struct Renew {
+    /// Another TTL from now on [default: the ticket's]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) ttl: Option<Duration>,
+    /// What `distlock acquire` printed; - reads it from stdin
+    pub(crate) ticket: String,
+}
+
+/// `distlock release`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Example:
+  distlock release \"$ticket\"    exits with 76 if the lock was lost before")]
+pub(crate) struct Release {
+    /// What `distlock acquire` printed; - reads it from stdin
+    pub(crate) ticket: String,
+}
+
+/// `distlock ls`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Examples:
+  distlock ls                                     all that is held or waited for
+  distlock ls orders/ --json | jq -r .name        those whose name starts with orders/")]
+pub(crate) struct Ls {
+    /// Only names that start with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
+/// `distlock show`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Example:
+  distlock show deploy    who holds it, since when, and who waits in which order")]
+pub(crate) struct Show {
+    /// The lock's name
+    pub(crate) name: String,
+}
+
+/// `distlock watch`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Example:
+  distlock watch orders/    a line whenever one of them is taken, freed or waited for")]
+pub(crate) struct Watch {
+    /// How often to look
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "1s")]
+    pub(crate) interval: Duration,
+    /// Only names that start with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
+/// `distlock break`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Examples:
+  distlock break deploy                  its holder is told; free when its lease ends
+  distlock break deploy --token 1754…    only if that is still the holder")]
+pub(crate) struct Break {
+    /// Only the holder with this token
+    #[arg(long, value_name = "T")]
+    pub(crate) token: Option<Token>,
+    /// Frees the lock at once: two holders are possible until the old lease ends
+    #[arg(long)]
+    pub(crate) now: bool,
+    /// The lock's name
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) name: String,
+}
+
+/// `distlock check`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Example:
+  distlock check --url sqlite:/var/lib/app/locks.db    does it work, how fast, what does it promise")]
+pub(crate) struct Check {}
+
+/// `distlock completions`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Example:
+  distlock completions bash > ~/.local/share/bash-completion/completions/distlock")]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// `distlock man`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Examples:
+  distlock man | man -l -        the page of the command
+  distlock man run | man -l -    the page of a verb")]
+pub(crate) struct Man {
+    /// The page of this verb
+    pub(crate) verb: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Args::command().debug_assert();
+    }
+}

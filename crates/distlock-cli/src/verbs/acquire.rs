@@ -1,0 +1,63 @@
+//! `distlock acquire`: take here, release there.
+
+use distlock::{Locks, Ticket};
+use serde_json::{Value, json};
+
+use crate::args::{Acquire, Everywhere};
+use crate::exit::{Failure, Outcome, Status};
+use crate::printer::Printer;
+use crate::signals::Signals;
+use crate::store;
+use crate::view::seconds;
+use crate::wait::{self, Turn};
+
+/// The verb.
+pub(crate) async fn acquire(all: &Everywhere, args: &Acquire, printer: Printer) -> Outcome {
+    let mut signals = Signals::listen()
+        .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot listen to signals: {e}")))?;
+    let locks = store::connect(all).await?;
+    can_detach(&locks)?;
+    let lock = wait::with(locks.lock(&args.name), &args.hold).ttl(args.ttl);
+    let guard =
+        match wait::turn(&locks, lock, &args.name, &args.wait, &mut signals, printer).await? {
+            Turn::Ours(guard) => guard,
+            Turn::Busy(busy) => return Err(Failure::new(Status::BUSY, busy)),
+        };
+    let ticket = guard.ticket();
+    // Printed first: a ticket that nobody could read must not leave a lock behind.
+    let printed = printer.data(|| document(&ticket), || ticket.to_string());
+    match printed {
+        Ok(()) => drop(guard.detach()?),
+        Err(failure) => {
+            let _ = guard.release().await;
+            wait::close(&locks).await;
+            return Err(failure);
+        }
+    }
+    wait::close(&locks).await;
+    Ok(Status::OK)
+}
+
+/// Refuses a store whose locks end with their process, before anything is taken.
+pub(crate) fn can_detach(locks: &Locks) -> Result<(), Failure> {
+    if locks.capability().detach {
+        return Ok(());
+    }
+    let store = locks.capability().store;
+    Err(Failure::new(
+        Status::REFUSED,
+        format!("the locks of {store} end with their process: there is no ticket to them"),
+    )
+    .hint("use `distlock run`, or a store whose `distlock check` says detach, such as sqlite"))
+}
+
+/// A ticket as a document.
+pub(crate) fn document(ticket: &Ticket) -> Value {
+    json!({
+        "ticket": ticket.to_string(),
+        "name": ticket.lock.name,
+        "namespace": ticket.lock.space,
+        "token": ticket.token,
+        "ttl_seconds": seconds(ticket.ttl),
+    })
+}

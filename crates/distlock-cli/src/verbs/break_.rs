@@ -1,0 +1,65 @@
+//! `distlock break`: takes a lock away.
+
+use distlock::{Force, Forced, HoldInfo, Human};
+use serde_json::json;
+
+use crate::args::{Break, Everywhere};
+use crate::exit::{Failure, Outcome, Status};
+use crate::printer::Printer;
+use crate::view::plain;
+use crate::{store, wait};
+
+/// The verb: looks first, and takes it from whom it saw, so that a lock that changed hands in
+/// between is left alone.
+pub(crate) async fn break_(all: &Everywhere, args: &Break, printer: Printer) -> Outcome {
+    let locks = store::connect(all).await?;
+    let found = locks.show(&args.name).await?;
+    let name = plain(&args.name);
+    let holds = found.map(|l| l.holds).unwrap_or_default();
+    if holds.is_empty() {
+        printer.note(format!("nobody holds {name}: nothing to break"));
+        wait::close(&locks).await;
+        return Ok(Status::OK);
+    }
+    let wanted = |h: &&HoldInfo| args.token.is_none_or(|t| t == h.holder.token);
+    let chosen: Vec<&HoldInfo> = holds.iter().filter(wanted).collect();
+    if let (Some(token), true) = (args.token, chosen.is_empty()) {
+        let now = holds[0].holder.token;
+        return Err(Failure::new(
+            Status::NO,
+            format!("{name} is not held with token {token}, but with {now}"),
+        )
+        .hint("look again with `distlock show`: it has changed hands"));
+    }
+    let how = if args.now { Force::Now } else { Force::Revoke };
+    for hold in chosen {
+        let token = hold.holder.token;
+        if locks.force(&args.name, Some(token), how).await? == Forced::NoMatch {
+            return Err(Failure::new(
+                Status::NO,
+                format!("{name} changed hands before token {token} could be taken away"),
+            )
+            .hint("look again with `distlock show`"));
+        }
+        let left = hold.holder.left.unwrap_or_default();
+        printer.data(
+            || json!({ "name": args.name, "token": token, "now": args.now }),
+            || match how {
+                Force::Now => format!(
+                    "freed {name} (token {token}, {}); its old holder may believe in it for {}: \
+                     two at once are possible until then",
+                    hold.holder.label,
+                    Human(left)
+                ),
+                Force::Revoke => format!(
+                    "revoked {name} (token {token}, {}); free when its holder lets go, at the \
+                     latest in {}",
+                    hold.holder.label,
+                    Human(left)
+                ),
+            },
+        )?;
+    }
+    wait::close(&locks).await;
+    Ok(Status::OK)
+}

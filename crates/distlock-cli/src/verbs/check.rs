@@ -1,0 +1,87 @@
+//! `distlock check`: a real lock on the real store, and what the store promises.
+
+use std::time::Duration;
+
+use distlock::{Clock, Owner, Released};
+use serde_json::{Map, Value, json};
+
+use crate::args::Everywhere;
+use crate::exit::{Failure, Outcome, Status};
+use crate::printer::Printer;
+use crate::view::seconds;
+use crate::{store, wait};
+
+/// The verb.
+pub(crate) async fn check(all: &Everywhere, printer: Printer) -> Outcome {
+    store::note_default(all, printer);
+    let clock = Clock::system();
+    let began = clock.now();
+    let locks = store::connect(all).await?;
+    let connected = clock.now();
+    // A name that nobody else can mean.
+    let name = format!("distlock-check/{}", Owner::new());
+    let guard = locks.lock(&name).ttl(Duration::from_secs(10)).acquire().await?;
+    let token = guard.token();
+    let acquired = clock.now();
+    let released = guard.release().await?;
+    let done = clock.now();
+    let site = locks.site().to_owned();
+    let promises = promises(&serde_json::to_value(locks.capability()).unwrap_or_default());
+    wait::close(&locks).await;
+    if released == Released::WasLost {
+        return Err(Failure::new(Status::LOST, "the lock was lost within its first moments")
+            .hint("the store gives up locks early: look at its clock and its configuration"));
+    }
+    let times = [
+        ("connect", connected.since(began)),
+        ("acquire", acquired.since(connected)),
+        ("release", done.since(acquired)),
+    ];
+    printer.data(
+        || {
+            let times = times.map(|(what, d)| (format!("{what}_seconds"), json!(seconds(d))));
+            let mut all_of_it = Map::from_iter(times);
+            all_of_it.insert("store".into(), json!(site));
+            all_of_it.insert("default_store".into(), json!(store::is_default(all)));
+            all_of_it.insert("token".into(), json!(token));
+            all_of_it.insert("capability".into(), Value::Object(promises.clone()));
+            Value::Object(all_of_it)
+        },
+        || {
+            let [connect, acquire, release] = times.map(|(_, d)| d.as_secs_f64() * 1e3);
+            let mut lines = vec![
+                format!("{site} works (token {token})"),
+                format!(
+                    "connect {connect:.2} ms, acquire {acquire:.2} ms, release {release:.2} ms"
+                ),
+            ];
+            lines.extend(promises.iter().flat_map(|(key, value)| line(key, value)));
+            lines.join("\n")
+        },
+    )?;
+    Ok(Status::OK)
+}
+
+/// The capability with durations as seconds and the unit in their names.
+fn promises(capability: &Value) -> Map<String, Value> {
+    let Value::Object(fields) = capability else { return Map::new() };
+    let field = |(key, value): (&String, &Value)| match (&value["secs"], &value["nanos"]) {
+        (Value::Number(s), Value::Number(n)) => {
+            let d = Duration::new(s.as_u64().unwrap_or(0), n.as_u64().unwrap_or(0) as u32);
+            (format!("{key}_seconds"), json!(seconds(d)))
+        }
+        _ => (key.clone(), value.clone()),
+    };
+    fields.iter().map(field).collect()
+}
+
+fn line(key: &str, value: &Value) -> Vec<String> {
+    let key = key.replace('_', " ");
+    let row = |text: &str| format!("  {key:20} {text}");
+    match value {
+        Value::String(text) => vec![row(text)],
+        Value::Bool(b) => vec![row(if *b { "yes" } else { "no" })],
+        Value::Array(all) => all.iter().filter_map(Value::as_str).map(row).collect(),
+        other => vec![row(&other.to_string())],
+    }
+}

@@ -1,0 +1,24 @@
+//! `distlock ls`: what is held or waited for.
+
+use crate::args::{Everywhere, Ls};
+use crate::exit::{Outcome, Status};
+use crate::printer::Printer;
+use crate::view::{document, table};
+use crate::{store, wait};
+
+/// The verb.
+pub(crate) async fn ls(all: &Everywhere, args: &Ls, printer: Printer) -> Outcome {
+    let locks = store::connect(all).await?;
+    let found = locks.list(&args.prefix).await?;
+    wait::close(&locks).await;
+    if printer.json {
+        for lock in &found {
+            printer.line(&document(lock).to_string())?;
+        }
+    } else if found.is_empty() {
+        printer.note("nothing is held or waited for");
+    } else {
+        printer.line(&table(&found))?;
+    }
+    Ok(Status::OK)
+}

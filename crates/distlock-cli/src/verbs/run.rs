@@ -1,0 +1,372 @@
+//! `distlock run`: a command under a lock.
+
+use std::path::Path;
+use std::time::Duration;
+
+use distlock::capability::Expiry;
+use distlock::{BootInstant, Clock, Guard, Label, Name, Released, Ttl};
+use rustix::process::{Pid, Signal, getpgrp, kill_process_group};
+
+use crate::args::{Everywhere, Run};
+use crate::child::{Change, Child, Program};
+use crate::exit::{Failure, Outcome, Status};
+use crate::group;
+use crate::guardian::{Guardian, kill_at};
+use crate::printer::Printer;
+use crate::signals::{Heard, Signals};
+use crate::store;
+use crate::terminal::Terminal;
+use crate::wait::{self, Turn};
+
+/// How often a group that must end is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+const GIVE_UP: Duration = Duration::from_secs(5);
+const UNSTOPPABLE: &str = "a command under a lock cannot be suspended; it goes on";
+
+/// What can be known to be wrong before anything is started.
+pub(crate) fn prepare(args: &Run) -> Result<Program<'_>, Failure> {
+    Name::new(&args.name)?;
+    let ttl = Ttl::new(args.ttl.unwrap_or(Ttl::DEFAULT.get()))?.get();
+    let ttl = args.max_hold.map_or(ttl, |max| ttl.min(max));
+    if let Some(grace) = args.kill_after
+        && grace > ttl / 2
+    {
+        let what = format!("--kill-after {grace:?} is more than half of the TTL of {ttl:?}");
+        return Err(Failure::new(Status::USAGE, what)
+            .hint("the lock is renewed in the other half; choose a longer --ttl"));
+    }
+    Program::find(&args.command)
+}
+
+/// The verb.
+pub(crate) async fn run(
+    all: &Everywhere,
+    args: &Run,
+    program: &Program<'_>,
+    guardian: Guardian,
+    printer: Printer,
+) -> Outcome {
+    let signals = Signals::listen();
+    let mut signals = signals
+        .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot listen to signals: {e}")))?;
+    store::note_default(all, printer);
+    let locks = store::connect(all).await?;
+    let mut lock = wait::with(locks.lock(&args.name).label(label(args)), &args.hold);
+    if let Some(ttl) = args.ttl {
+        lock = lock.ttl(ttl);
+    }
+    if let Some(max) = args.max_hold {
+        lock = lock.max_hold(max);
+    }
+    let turn = wait::turn(&locks, lock, &args.name, &args.wait, &mut signals, printer).await?;
+    let guard = match turn {
+        Turn::Ours(guard) => guard,
+        Turn::Busy(busy) => {
+            let said = if args.busy_code == 0 { String::new() } else { busy };
+            if !said.is_empty() {
+                printer.failure(&Failure::new(Status::BUSY, said));
+            }
+            return Ok(Status(args.busy_code));
+        }
+    };
+    let expiry = locks.capability().expiry;
+    let status = under(args, program, guard, expiry, guardian, signals, printer).await;
+    wait::close(&locks).await;
+    status
+}
+
+/// Who and where, and the command's name without its arguments: they may hold secrets.
+fn label(args: &Run) -> String {
+    let command = args.command.first().map(Path::new).and_then(Path::file_name);
+    let command = command.unwrap_or_default().to_string_lossy();
+    format!("{}: {command}", Label::of_this_process())
+}
+
+/// Why the command was asked to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Lost,
+    MaxHold,
+}
+
+/// One command under one lock.
+struct Work<'a> {
+    args: &'a Run,
+    clock: Clock,
+    guard: Guard,
+    guardian: Guardian,
+    group: Pid,
+    child: Child,
+    terminal: Option<Terminal>,
+    printer: Printer,
+    grace: Duration,
+    since: BootInstant,
+    /// The last deadline that was told.
+    deadline: BootInstant,
+    /// Asked to end because of this, and ended then.
+    ending: Option<(Cause, BootInstant)>,
+    /// Somebody's wish to end it was passed on.
+    signalled: bool,
+    guarded: bool,
+}
+
+async fn under(
+    args: &Run,
+    program: &Program<'_>,
+    guard: Guard,
+    expiry: Expiry,
+    mut guardian: Guardian,
+    mut signals: Signals,
+    printer: Printer,
+) -> Outcome {
+    let clock = Clock::system();
+    let grace = args.kill_after.unwrap_or(guard.ttl() / 10);
+    let group = guardian.group();
+    let vars =
+        [("DISTLOCK_NAME", args.name.clone()), ("DISTLOCK_TOKEN", guard.token().to_string())];
+    let since = clock.now();
+    guardian.ready()?;
+    // Armed before the command exists: from its first instruction on it is watched.
+    let deadline = deadline(&clock, &guard);
+    guardian
+        .deadline(deadline, grace)
+        .map_err(|e| Failure::new(Status::SYSTEM, format!("the guardian process is gone: {e}")))?;
+    if expiry == Expiry::WithProcess {
+        guardian.share_locks();
+    }
+    let mut terminal = Terminal::of_stdin();
+    if let Some(terminal) = &mut terminal {
+        terminal.hand_over(group);
+    }
+    let child = match program.start(group, &vars) {
+        Ok(child) => child,
+        Err(failure) => {
+            if let Some(terminal) = &mut terminal {
+                terminal.take_back(group, false);
+            }
+            guardian.goodbye();
+            let _ = guard.release().await;
+            return Err(failure);
+        }
+    };
+    let mut work = Work {
+        args,
+        clock,
+        guard,
+        guardian,
+        group,
+        child,
+        terminal,
+        printer,
+        grace,
+        since,
+        deadline,
+        ending: None,
+        signalled: false,
+        guarded: true,
+    };
+    let ended = work.watch(&mut signals).await;
+    let held = work.guard.check();
+    work.sweep(&mut signals).await;
+    work.finish(ended, held.is_ok()).await
+}
+
+/// Until when the lock is certain.
+fn deadline(clock: &Clock, guard: &Guard) -> BootInstant {
+    // The moment first: what is left is counted from a later one, so this errs on the early side.
+    let now = clock.now();
+    match guard.remaining() {
+        Duration::MAX => BootInstant::FAR,
+        left => now.plus(left),
+    }
+}
+
+impl Work<'_> {
+    /// Looks after the command until it has ended.
+    async fn watch(&mut self, signals: &mut Signals) -> Change {
+        loop {
+            let wake = self.step();
+            // Not only after a signal: one that came before we listened would be missed.
+            match self.child.look() {
+                Change::Runs => {}
+                Change::Stopped(signal) => self.stopped(signal),
+                ended => return ended,
+            }
+            let running = self.ending.is_none();
+            tokio::select! {
+                biased;
+                heard = signals.next() => self.hear(heard),
+                _ = self.guard.lost(), if running => self.lost(),
+                () = self.clock.sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// Does what is due and says when to look again.
+    fn step(&mut self) -> BootInstant {
+        let now = self.clock.now();
+        if let Some((_, at)) = self.ending {
+            if at <= now {
+                group::end(self.group);
+                return now.plus(LOOK);
+            }
+            return at;
+        }
+        let next = deadline(&self.clock, &self.guard);
+        if self.guard.check().is_ok() && next > self.deadline {
+            self.deadline = next;
+            let told = self.guardian.deadline(next, self.grace);
+            self.heard_of_guardian(told.is_ok());
+        }
+        let ask_at = self.deadline.minus(self.grace);
+        if ask_at <= now {
+            self.lost();
+        }
+        // A renewal moves the deadline without a word: look often enough to pass it on in time.
+        ask_at.min(now.plus(self.guard.ttl() / 10))
+    }
+
+    /// The lock is lost, or cannot be kept: asks the command to end while nobody else can have it.
+    fn lost(&mut self) {
+        if self.ending.is_some() {
+            return;
+        }
+        let now = self.clock.now();
+        let end_at = kill_at(self.deadline, self.grace).min(now.plus(self.grace));
+        // The clock of the hold began a little before ours, and the end is a grace early.
+        let age = now.since(self.since) + self.grace + self.guard.ttl() / 10;
+        let cause = match self.args.max_hold {
+            Some(max) if age >= max => Cause::MaxHold,
+            _ => Cause::Lost,
+        };
+        self.ending = Some((cause, end_at));
+        let _ = self.guardian.ending(end_at);
+        group::ask_to_end(self.group);
+        match (cause, self.guard.check()) {
+            (Cause::MaxHold, _) => {
+                self.printer.warn("held as long as --max-hold allows; ending the command");
+            }
+            (Cause::Lost, Err(lost)) => self.printer.warn(format!("{lost}; ending the command")),
+            (Cause::Lost, Ok(())) => {
+                let name = &self.args.name;
+                self.printer.warn(format!(
+                    "lock {name:?} is about to be lost: the store does not confirm it; ending the \
+                     command"
+                ));
+            }
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::End(signal) => {
+                self.signalled = true;
+                let _ = kill_process_group(self.group, signal);
+                // A stopped command hears it only once it goes on.
+                let _ = kill_process_group(self.group, Signal::CONT);
+            }
+            Heard::Child => {}
+            Heard::Suspend => self.printer.warn(UNSTOPPABLE),
+            Heard::Continued => {
+                if let Some(terminal) = &mut self.terminal {
+                    terminal.hand_over_wanted(self.group);
+                }
+                let _ = kill_process_group(self.group, Signal::CONT);
+            }
+        }
+    }
+
+    /// A command that stands still would keep the lock for nothing, and one whose lock was lost
+    /// could not be told: it goes on.
+    fn stopped(&mut self, signal: i32) {
+        let wants_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|s| s.as_raw() == signal);
+        if wants_terminal {
+            let group = self.group;
+            if !self.terminal.as_mut().is_some_and(|t| t.hand_over_wanted(group)) {
+                // Going on would only stop it again.
+                self.printer.note("the command wants the terminal: bring this job to the front");
+                return;
+            }
+        } else {
+            self.printer.warn(UNSTOPPABLE);
+        }
+        let _ = kill_process_group(self.group, Signal::CONT);
+    }
+
+    fn heard_of_guardian(&mut self, alive: bool) {
+        if !alive && std::mem::replace(&mut self.guarded, false) {
+            self.printer.warn(
+                "the guardian process is gone: if distlock is killed now, its command runs on",
+            );
+        }
+    }
+
+    /// After an end that was not the command's own will, nothing of its group may outlive it.
+    async fn sweep(&mut self, signals: &mut Signals) {
+        let now = self.clock.now();
+        let end_at = match self.ending {
+            Some((_, at)) => at,
+            None if self.signalled => now.plus(self.grace).min(kill_at(self.deadline, self.grace)),
+            None => return,
+        };
+        while !group::others(self.group, self.group).is_empty() {
+            let now = self.clock.now();
+            if now >= end_at {
+                group::end(self.group);
+            }
+            // What even KILL does not end in time sits in the kernel; the lock is lost anyway.
+            if self.ending.is_some() && now.since(end_at) > GIVE_UP {
+                return;
+            }
+            tokio::select! {
+                heard = signals.next() => self.hear(heard),
+                () = self.clock.sleep(LOOK) => {}
+            }
+        }
+    }
+
+    /// Gives the lock back and says how it went.
+    async fn finish(mut self, ended: Change, held: bool) -> Outcome {
+        let (status, signal) = match ended {
+            Change::Killed(signal) => (Status::signal(signal), Some(signal)),
+            Change::Exited(code) => (Status(u8::try_from(code).unwrap_or(u8::MAX)), None),
+            Change::Runs | Change::Stopped(_) => (Status::INTERNAL, None),
+        };
+        let away = match &mut self.terminal {
+            Some(terminal) => terminal.take_back(self.group, signal.is_some()),
+            None => false,
+        };
+        self.guardian.goodbye();
+        if self.ending.is_none()
+            && !self.signalled
+            && rustix::process::test_kill_process_group(self.group).is_ok()
+        {
+            self.printer.note("the command left processes behind; they run on without the lock");
+        }
+        let outcome = match (self.ending, held) {
+            (Some((Cause::MaxHold, _)), _) => Ok(Status::MAX_HOLD),
+            (Some((Cause::Lost, _)), _) => Ok(Status(self.args.lost_code)),
+            (None, false) => {
+                let name = &self.args.name;
+                self.printer.warn(format!("lock {name:?} was lost before the command had ended"));
+                Ok(Status(self.args.lost_code))
+            }
+            (None, true) => Ok(status),
+        };
+        match self.guard.release().await {
+            // It was held when the command ended, which is what counts.
+            Ok(Released::Released | Released::WasLost) => {}
+            Err(e) if held => self.printer.warn(format!("{e}; the lock ends with its lease")),
+            Err(_) => {}
+        }
+        let interrupted =
+            [Signal::INT, Signal::QUIT].into_iter().find(|s| away && signal == Some(s.as_raw()));
+        if let Some(signal) = interrupted {
+            // The terminal told the command alone. A script around us must hear of it, too, or
+            // its Ctrl-C would only skip a line. Our own handler takes it for us.
+            let _ = kill_process_group(getpgrp(), signal);
+        }
+        outcome
+    }
+}

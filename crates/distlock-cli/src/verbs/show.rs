@@ -1,0 +1,43 @@
+//! `distlock show`: one lock, with its line.
+
+use distlock::{Human, LockInfo};
+use serde_json::json;
+
+use crate::args::{Everywhere, Show};
+use crate::exit::{Outcome, Status};
+use crate::printer::Printer;
+use crate::view::{document, plain, state};
+use crate::{store, wait};
+
+/// The verb.
+pub(crate) async fn show(all: &Everywhere, args: &Show, printer: Printer) -> Outcome {
+    let locks = store::connect(all).await?;
+    let found = locks.show(&args.name).await?;
+    let space = locks.namespace().clone();
+    wait::close(&locks).await;
+    match found {
+        Some(lock) => printer.data(|| document(&lock), || text(&lock))?,
+        None => printer.data(
+            || json!({ "name": args.name, "namespace": space, "holders": [], "waiters": [] }),
+            || format!("{} is free", plain(&args.name)),
+        )?,
+    }
+    Ok(Status::OK)
+}
+
+fn text(lock: &LockInfo) -> String {
+    let name = plain(lock.lock.name.as_str());
+    let mut lines = Vec::new();
+    for hold in &lock.holds {
+        lines.push(format!("{name} is {} by {}", state(hold), hold.holder));
+    }
+    if lock.holds.is_empty() {
+        lines.push(format!("{name} is free"));
+    }
+    for (i, waiter) in lock.waiters.iter().enumerate() {
+        let waited = Human(waiter.waited);
+        let (label, owner) = (&waiter.label, &waiter.owner);
+        lines.push(format!("{:>3}. {label} waits for {waited} (owner {owner})", i + 1));
+    }
+    lines.join("\n")
+}
