@@ -2,7 +2,15 @@
 use distlock_sqlite::{Sqlite, SqliteOptions, Sync, capability};
 use distlock_testkit::{Suite, leased, suite};
 
-suite!(Suite::files(capability(Sync::Full), |path| {
-    let path = path.to_owned();
-    Box::pin(async move { Sqlite::open(path, SqliteOptions::new()).await.map(leased) })
-}));
+suite!(
+    Suite::files(capability(Sync::Full), |path| {
+        let path = path.to_owned();
+        Box::pin(async move { Sqlite::open(path, SqliteOptions::new()).await.map(leased) })
+    })
+    .lose(|site, lock| Box::pin(async move {
+        let db = rusqlite::Connection::open(site.url()).expect("the file opens");
+        let row = (lock.space.as_str(), lock.name.as_str());
+        let gone = db.execute("DELETE FROM lock WHERE space = ?1 AND name = ?2", row);
+        assert_eq!(gone.expect("the row goes"), 1);
+    }))
+);

@@ -49,8 +49,7 @@ impl Child {
         let clock = Clock::system();
         let heard = clock.timeout(patience, async {
             loop {
-                let line = self.lines.next_line().await.expect("the child's output is text");
-                let Some(line) = line else { return None };
+                let line = self.lines.next_line().await.expect("the child's output is text")?;
                 match line.strip_prefix(word) {
                     Some(rest) => return Some(rest.trim().to_owned()),
                     None => passed.push(line),

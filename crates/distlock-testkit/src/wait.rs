@@ -29,9 +29,16 @@ pub(crate) async fn within<T>(d: Duration, what: &str, f: impl Future<Output = T
     Clock::system().timeout(d, f).await.unwrap_or_else(|| panic!("{what}: not within {d:?}"))
 }
 
+/// Less than a wait-lease, after which a forgotten waiter leaves the line by itself.
+const PROMPT: Duration = Duration::from_secs(8);
+
 /// Asks until the answer is yes.
-pub(crate) async fn until(what: &str, mut yes: impl AsyncFnMut() -> bool) {
-    soon(what, async {
+pub(crate) async fn until(what: &str, yes: impl AsyncFnMut() -> bool) {
+    until_within(PATIENCE, what, yes).await;
+}
+
+async fn until_within(d: Duration, what: &str, mut yes: impl AsyncFnMut() -> bool) {
+    within(d, what, async {
         while !yes().await {
             Clock::system().sleep(Duration::from_millis(5)).await;
         }
@@ -41,7 +48,8 @@ pub(crate) async fn until(what: &str, mut yes: impl AsyncFnMut() -> bool) {
 
 /// Waits until so many stand in line.
 pub(crate) async fn line_of(locks: &Locks, name: &str, n: usize) {
-    until(&format!("{n} in line for {name:?}"), async || waiters(locks, name).await == n).await;
+    let what = format!("{n} in line for {name:?}");
+    until_within(PROMPT, &what, async || waiters(locks, name).await == n).await;
 }
 
 pub(crate) async fn waiters(locks: &Locks, name: &str) -> usize {
@@ -50,7 +58,7 @@ pub(crate) async fn waiters(locks: &Locks, name: &str) -> usize {
 
 /// Waits until nobody holds the lock and nobody waits for it.
 pub(crate) async fn all_free(locks: &Locks, name: &str) {
-    until(&format!("{name:?} free, nobody in line"), async || {
+    until_within(PROMPT, &format!("{name:?} free, nobody in line"), async || {
         locks.show(name).await.expect("show").is_none()
     })
     .await;

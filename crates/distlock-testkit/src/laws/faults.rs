@@ -117,15 +117,31 @@ pub async fn s05_a_late_renewal_does_not_revive(site: &Site) {
     s.faults.stall_replies();
     s.clock.advance(TTL / 3);
     soon("a renewal", s.faults.until_done(Call::Renew, 1)).await;
+    // As after a suspended machine: the deadline has passed and the answer is there, both before
+    // the renewing thread looks again.
+    let (blocked, go_on) = block_the_library();
+    soon("the library's thread stands still", blocked).await.expect("it says so");
     s.clock.advance(TTL * 2 / 3);
     s.faults.resume();
-    assert_eq!(guard.check().expect_err("its deadline").why, Why::Expired);
+    drop(go_on);
     soon("the loss", guard.lost()).await;
+    assert_eq!(guard.check().expect_err("its deadline").why, Why::Expired);
     // The store still counts it as held: only its holder knows better, and gives it back.
     busy(&s.other, &name).await;
     assert!(guard.check().is_err() && guard.remaining().is_zero(), "a late answer revived it");
     assert_eq!(guard.release().await.expect("an answer"), Released::WasLost);
     all_free(&s.other, &name).await;
+}
+
+/// Holds up the library's own thread until the second value is dropped.
+fn block_the_library() -> (tokio::sync::oneshot::Receiver<()>, std::sync::mpsc::Sender<()>) {
+    let (said, blocked) = tokio::sync::oneshot::channel();
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    distlock_core::engine::spawn(async move {
+        let _ = said.send(());
+        let _ = wait.recv();
+    });
+    (blocked, go_on)
 }
 
 /// However long the answer took, the deadline counts from before the question.
@@ -206,6 +222,7 @@ pub async fn s17_a_silent_waiter_loses_its_place(site: &Site) {
     let living = soon("the living one's turn", living).await.expect("no panic");
     s.faults.resume();
     until("it is back in line, or failed", async || {
+        s.clock.advance(Duration::from_millis(100));
         let shown = s.other.show(&name).await.expect("an answer").expect("it is held");
         assert!(shown.holds.len() == 1 && shown.holds[0].holder.token == living.token());
         silent.is_finished() || shown.waiters.len() == 1

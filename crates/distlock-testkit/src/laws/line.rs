@@ -154,6 +154,7 @@ pub async fn dropped_at_every_poll_leaves_nothing(site: &Site) {
 }
 
 pub(super) async fn at_every_poll(a: &Locks, b: &Locks, name: &str) {
+    dropped_in_line(a, b, name).await;
     for contended in [false, true] {
         let mut k = 0;
         loop {
@@ -186,6 +187,24 @@ pub(super) async fn at_every_poll(a: &Locks, b: &Locks, name: &str) {
         }
         assert!(k > 0, "an acquire takes at least one poll");
     }
+}
+
+/// While the lock stays held: a dropped waiter leaves the line long before its wait-lease ends.
+async fn dropped_in_line(a: &Locks, b: &Locks, name: &str) {
+    let held = turn(a, name).await;
+    let clock = distlock_core::Clock::system();
+    for k in 1.. {
+        let asking = dropped_after(k, b.lock(name).ttl(LONG).acquire());
+        let dropped = clock.timeout(Duration::from_millis(300), asking).await;
+        line_of(a, name, 0).await;
+        match dropped {
+            Some(Some(got)) => panic!("it is held, but {got:?}"),
+            Some(None) => {}
+            // It stood in line and nothing happened any more: there is no later poll.
+            None => break,
+        }
+    }
+    give_back(held).await;
 }
 
 /// One's turn, which must come long before any lease ends.
