@@ -52,6 +52,8 @@ pub(crate) fn connect(file: &Path, boot: &Boot) -> Result<Connection, Error> {
     // A process that comes and goes would otherwise pay for a checkpoint at each end.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(wrong)?;
     conn.set_prepared_statement_cache_capacity(32);
+    // Lock rows are small and hot; SQLite's own two megabytes a connection would be mostly idle.
+    conn.pragma_update(None, "cache_size", -256).map_err(wrong)?;
     retried(|| layout(&conn, boot)).map_err(|e| e.unwrap_or_else(wrong))?;
     Ok(conn)
 }
