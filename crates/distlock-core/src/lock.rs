@@ -16,7 +16,7 @@ use crate::hold::{Held, Hold};
 use crate::ids::{Owner, ReqId};
 use crate::label::Label;
 use crate::mode::Mode;
-use crate::name::Name;
+use crate::name::{FullName, Name};
 use crate::seam::{Ask, Attempt, Grant};
 use crate::ttl::{Patience, Ttl};
 
@@ -202,7 +202,7 @@ impl Lock {
         let mut ask = self.ask(patience)?;
         let started = client.clock().now();
         let _waits = Waits::new(client.observer.clone());
-        let mut timing = Timing { lock: self, ask: &ask.clone(), started, outcome: "dropped" };
+        let mut timing = Timing { lock: self, name: ask.lock.clone(), started, outcome: "dropped" };
         for _ in 0..TOO_LATE {
             // Made before the request leaves: from here on a drop at any await takes it back.
             let undo = Undo::new(client.clone(), ask.key(), ask.ttl);
@@ -291,7 +291,7 @@ impl Lock {
 /// Records how long an acquire took, however it ended.
 struct Timing<'a> {
     lock: &'a Lock,
-    ask: &'a Ask,
+    name: FullName,
     started: crate::clock::BootInstant,
     outcome: &'static str,
 }
@@ -300,7 +300,7 @@ impl Drop for Timing<'_> {
     fn drop(&mut self) {
         let client = &self.lock.client;
         let waited = client.clock().now().since(self.started);
-        client.observer.waited(&self.ask.lock, self.outcome, waited);
+        client.observer.waited(&self.name, self.outcome, waited);
     }
 }
 
