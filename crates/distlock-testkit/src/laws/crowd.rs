@@ -31,7 +31,9 @@ pub async fn a_thousand_waiters_cost_little(site: &Site) {
     let (bytes, share): (u64, u64) =
         (bytes.parse().expect("a number"), share.parse().expect("a number"));
     eprintln!("{n} waiters: {bytes} bytes each, {share} millionths of a core while quiet");
-    assert!(bytes < 4096, "{bytes} bytes a waiter");
+    // Memory keeps the line itself in this process, besides the waiters.
+    let bound = if site.suite().by_url.is_some() { 4096 } else { 5120 };
+    assert!(bytes < bound, "{bytes} bytes a waiter, {bound} are allowed");
     assert!(share < 10_000, "{share} millionths of a core while nothing happens");
     assert_eq!(child.hear_for(Duration::from_secs(120), "order").await, "ok");
     child.ended_well().await;
