@@ -137,7 +137,7 @@ impl<S: LeaseStore> Inner<S> {
                 {
                     tracing::debug!(lock = %ask.lock, error = %e, "asking again");
                     doubtful = true;
-                    self.clock().sleep(POLL.1.min(wait_lease / 4)).await;
+                    Box::pin(self.clock().sleep(POLL.1.min(wait_lease / 4))).await;
                     continue;
                 }
                 other => other?,
@@ -176,14 +176,24 @@ impl<S: LeaseStore> Inner<S> {
             last = standing;
             let now = self.clock().now();
             let wake_at = again.map_or(BootInstant::FAR, |d| now.plus(d)).min(until);
-            tokio::select! {
-                biased;
-                () = entry.bell.notified() => {}
-                () = self.clock().sleep_until(wake_at) => {}
-            }
+            self.doze(entry, wake_at).await;
             if self.clock().now() >= until {
                 return Box::pin(self.give_up(ask, entry, last, doubtful)).await;
             }
+        }
+    }
+
+    /// Sleeps until rung, or until a moment; without a timer when there is no moment to wait for.
+    async fn doze(&self, entry: &Entry, until: BootInstant) {
+        let rung = entry.bell.notified();
+        if until == BootInstant::FAR {
+            return rung.await;
+        }
+        let timer = Box::pin(self.clock().sleep_until(until));
+        tokio::select! {
+            biased;
+            () = rung => {}
+            () = timer => {}
         }
     }
 

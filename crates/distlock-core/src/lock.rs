@@ -193,11 +193,11 @@ impl Lock {
     pub(crate) async fn attempt(self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
         let spec = &self.0;
         let site = spec.client.backend.site();
-        let shown = spec.name.as_ref().map_or_else(|_| String::new(), ToString::to_string);
+        let shown = spec.name.as_ref().map_or("", Name::as_str);
         let span = tracing::info_span!("acquire", lock = %shown, store = %site);
         spec.attempt(patience).instrument(span).await.map_err(|e| {
             let e = e.during("acquire").store(site);
-            if shown.is_empty() { e } else { e.lock(&shown) }
+            if shown.is_empty() { e } else { e.lock(shown) }
         })
     }
 }
@@ -208,7 +208,7 @@ impl Spec {
         if client.closing.is_cancelled() {
             return Err(client.closed());
         }
-        let mut ask = self.ask(patience)?;
+        let mut ask = Box::new(self.ask(patience)?);
         let started = client.clock().now();
         let _waits = Waits::new(client.observer.clone());
         let mut timing = Timing::new(client, &ask.lock, started);
@@ -231,7 +231,7 @@ impl Spec {
                         _ => client.clock().now().since(started),
                     };
                     tracing::debug!(lock = %ask.lock, %standing, "busy");
-                    return Ok(Err(Busy { lock: ask.lock, standing, waited }));
+                    return Ok(Err(Busy { lock: ask.lock.clone(), standing, waited }));
                 }
                 Attempt::Granted(grant) if grant.deadline() > client.clock().now() => {
                     let guard = self.guard(&ask, &grant, undo);

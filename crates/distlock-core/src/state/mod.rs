@@ -5,6 +5,7 @@
 //! I/O and no clock: every call is told what time it is.
 
 pub mod answer;
+mod brief;
 mod op;
 mod rules;
 mod step;
@@ -54,14 +55,18 @@ pub struct Now {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct LockState {
     /// Who holds it, in the order of the grants. Each has an expiry of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<Hold>,
     /// Who waits, in the order of arrival.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub queue: VecDeque<Waiter>,
     /// The highest token ever given out.
     pub hi: u64,
     /// Nobody is granted before this: a hold with a lock-delay expired.
+    #[serde(default, skip_serializing_if = "brief::is_usual")]
     pub delay_until: Micros,
     /// Requests that were cancelled or released and must never come back.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub spent: VecDeque<Spent>,
 }
 
@@ -114,6 +119,7 @@ pub struct Waiter {
     pub deadline: Micros,
     /// Could not be reached when it was promoted, or did not confirm in time: passed over, but it
     /// keeps its place until it is heard of again.
+    #[serde(default, skip_serializing_if = "brief::is_usual")]
     pub deaf: bool,
 }
 

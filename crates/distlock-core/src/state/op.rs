@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::brief;
 use crate::busy::Holder;
 use crate::ids::{Owner, ReqId};
 use crate::label::Label;
@@ -21,16 +22,21 @@ pub struct Claim {
     /// Who asks.
     pub owner: Owner,
     /// How it wants to hold.
+    #[serde(default, skip_serializing_if = "brief::is_usual")]
     pub mode: Mode,
     /// For how long without a renewal.
+    #[serde(with = "brief")]
     pub ttl: Duration,
     /// A release before this age takes effect only then.
+    #[serde(default, with = "brief", skip_serializing_if = "Duration::is_zero")]
     pub min_hold: Duration,
     /// What follows an expiry.
+    #[serde(default, with = "brief", skip_serializing_if = "Duration::is_zero")]
     pub lock_delay: Duration,
     /// What others see.
     pub label: Label,
     /// How many tokens it wants.
+    #[serde(default = "brief::one", skip_serializing_if = "brief::is_one")]
     pub block: NonZeroU32,
     /// Where it can be told that it is its turn; the store's affair.
     pub via: String,
