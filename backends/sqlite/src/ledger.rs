@@ -10,7 +10,7 @@ use std::time::Duration;
 use distlock_core::info::{LockInfo, Query};
 use distlock_core::state::{Effects, LockState, Micros, Now, Op, Reply, Rules};
 use distlock_core::{Clock, Error, FullName, Kind, Name};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::boot::Boot;
 use crate::options::Sync;
@@ -60,11 +60,25 @@ struct Meta {
     swept: (String, String),
 }
 
-/// A lock's state within a transaction, and the text it was read from.
+/// A lock's state within a transaction, and what it was read from.
 struct Sheet {
     state: LockState,
-    text: Option<String>,
+    was: Was,
 }
+
+/// What a state was read from.
+enum Was {
+    /// There is no row yet.
+    New,
+    /// Its text, to see whether anything changed.
+    Text(String),
+    /// A long text's length: with a long line in it something always changes, and a thousand
+    /// waiters should not be kept twice.
+    Long(usize),
+}
+
+/// What counts as long.
+const LONG: usize = 8 << 10;
 
 enum Tried {
     Done(Applied),
@@ -165,7 +179,7 @@ impl Ledger {
             let Ok(sheet) = sheet else { continue };
             if self.write(lock, &sheet, meta.floor, now.lease)? {
                 wrote = true;
-                fresh += u32::from(sheet.text.is_none());
+                fresh += u32::from(matches!(sheet.was, Was::New));
             }
         }
         if wrote {
@@ -212,12 +226,16 @@ impl Ledger {
         let sql = "SELECT state FROM lock WHERE space = ?1 AND name = ?2";
         let mut statement = self.conn.prepare_cached(sql).map_err(wrong)?;
         let key = [lock.space.as_str(), lock.name.as_str()];
-        let text: Option<String> =
-            statement.query_row(key, |r| r.get(0)).optional().map_err(wrong)?;
-        Ok(match text {
-            None => Ok(Sheet { state: LockState::above(floor), text: None }),
-            Some(text) => decode(&text, lock).map(|state| Sheet { state, text: Some(text) }),
-        })
+        // Decoded where it lies: a long line need not be copied first.
+        let read = |row: &Row<'_>| {
+            let text = row.get_ref(0)?.as_str()?;
+            let was =
+                if text.len() > LONG { Was::Long(text.len()) } else { Was::Text(text.into()) };
+            Ok(decode(text, lock).map(|state| Sheet { state, was }))
+        };
+        let found = statement.query_row(key, read).optional().map_err(wrong)?;
+        let new = || Ok(Sheet { state: LockState::above(floor), was: Was::New });
+        Ok(found.unwrap_or_else(new))
     }
 
     /// Writes what changed; says whether anything did.
@@ -228,12 +246,17 @@ impl Ledger {
         floor: u64,
         now: Micros,
     ) -> Result<bool, Error> {
-        if sheet.text.is_none() && sheet.state == LockState::above(floor) {
-            return Ok(false);
-        }
-        let text = serde_json::to_string(&sheet.state)
+        let room = match &sheet.was {
+            Was::New if sheet.state == LockState::above(floor) => return Ok(false),
+            Was::New => 512,
+            Was::Text(text) => text.len() + 512,
+            Was::Long(len) => len + len / 8,
+        };
+        let mut text = Vec::with_capacity(room);
+        serde_json::to_writer(&mut text, &sheet.state)
             .map_err(|e| Error::new(Kind::Store, "a state cannot be written").because(e))?;
-        if sheet.text.as_ref() == Some(&text) {
+        let text = String::from_utf8_lossy(&text);
+        if matches!(&sheet.was, Was::Text(was) if *was == text) {
             return Ok(false);
         }
         let wrong = |e| trouble(&self.file, e);
@@ -242,8 +265,10 @@ impl Ledger {
         let mut statement = self.conn.prepare_cached(sql).map_err(wrong)?;
         let (space, name) = (lock.space.as_str(), lock.name.as_str());
         statement
-            .execute(params![space, name, signed(sheet.state.hi), signed(now.0), text])
+            .execute(params![space, name, signed(sheet.state.hi), signed(now.0), &*text])
             .map_err(wrong)?;
+        // The statement is kept for the next time; what it was given need not be.
+        statement.clear_bindings();
         Ok(true)
     }
 

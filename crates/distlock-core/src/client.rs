@@ -1,7 +1,6 @@
 //! What all clones of one [`Locks`](crate::Locks), its locks and its guards share.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +12,7 @@ use crate::lost::Why;
 use crate::name::{FullName, Name, Namespace};
 use crate::observe::Observer;
 use crate::reaper::Reaper;
-use crate::seam::{Backend, Key};
+use crate::seam::{Ask, Backend};
 use crate::ttl::Ttl;
 
 pub(crate) struct Client {
@@ -75,24 +74,24 @@ impl Client {
 /// until that is acknowledged.
 pub(crate) struct Undo {
     client: Arc<Client>,
-    what: Option<(Key, Duration)>,
+    ask: Option<Arc<Ask>>,
 }
 
 impl Undo {
-    pub(crate) fn new(client: Arc<Client>, key: Key, ttl: Duration) -> Self {
-        Self { client, what: Some((key, ttl)) }
+    pub(crate) fn new(client: Arc<Client>, ask: Arc<Ask>) -> Self {
+        Self { client, ask: Some(ask) }
     }
 
     pub(crate) fn disarm(mut self) {
-        self.what = None;
+        self.ask = None;
     }
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        if let Some((key, ttl)) = self.what.take() {
-            tracing::debug!(lock = %key.lock, req = %key.req, "acquire undone");
-            self.client.reaper.abandon(key, ttl);
+        if let Some(ask) = self.ask.take() {
+            tracing::debug!(lock = %ask.lock, req = %ask.req, "acquire undone");
+            self.client.reaper.abandon(ask.key(), ask.ttl);
         }
     }
 }

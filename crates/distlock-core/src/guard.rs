@@ -54,7 +54,8 @@ impl Guard {
     /// # Cancel safety
     /// Dropping the future leaves the release to the background; nothing stays locked.
     pub async fn release(mut self) -> Result<Released, Error> {
-        self.give_back().await
+        // Boxed for the sake of those who wait: a task's size is that of its largest await.
+        Box::pin(self.give_back()).await
     }
 
     /// Like [`Guard::release`], but leaves the guard to the caller, who may try again after an

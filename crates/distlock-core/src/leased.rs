@@ -26,7 +26,7 @@ use crate::seam::{
     Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Released, Watcher,
 };
 use crate::state::Pulse;
-use crate::token::Token;
+use crate::token::{Token, TokenRange};
 use crate::ttl::Patience;
 use crate::waiting::{Entry, Waiting};
 
@@ -86,31 +86,30 @@ impl<S: LeaseStore> Inner<S> {
         self.clock().timeout(CALL, call).await.unwrap_or_else(late)
     }
 
-    fn grant(&self, ask: &Ask, sent: BootInstant, answer: Answer) -> Result<Grant, Answer> {
-        match answer {
-            Answer::Granted { tokens, left, waiters } => Ok(Grant {
-                req: ask.req,
-                tokens,
-                sent,
-                ttl: left,
-                margin: self.store.capability().margin(left),
-                waiters,
-            }),
-            other => Err(other),
-        }
+    fn grant(
+        &self,
+        ask: &Ask,
+        sent: BootInstant,
+        tokens: TokenRange,
+        left: Duration,
+        waiters: u32,
+    ) -> Grant {
+        let margin = self.store.capability().margin(left);
+        Grant { req: ask.req, tokens, sent, ttl: left, margin, waiters }
     }
 
     async fn try_once(&self, ask: &Ask) -> Result<Attempt, Error> {
         let sent = self.clock().now();
-        let answer = self.bounded(self.store.acquire(ask, None)).await?;
-        match self.grant(ask, sent, answer) {
-            Ok(grant) => Ok(Attempt::Granted(grant)),
-            Err(Answer::Busy(standing) | Answer::Waiting(standing)) => Ok(Attempt::Busy(standing)),
-            Err(Answer::NotYet { left, .. }) => {
-                Ok(Attempt::Busy(Standing { left: Some(left), ..Standing::default() }))
+        Ok(match self.bounded(self.store.acquire(ask, None)).await? {
+            Answer::Granted { tokens, left, waiters } => {
+                Attempt::Granted(self.grant(ask, sent, tokens, left, waiters))
             }
-            Err(_) => Err(spent()),
-        }
+            Answer::Busy(standing) | Answer::Waiting(standing) => Attempt::Busy(standing),
+            Answer::NotYet { left, .. } => {
+                Attempt::Busy(Standing { left: Some(left), ..Standing::default() })
+            }
+            Answer::Spent => return Err(spent()),
+        })
     }
 
     async fn wait(
@@ -121,66 +120,74 @@ impl<S: LeaseStore> Inner<S> {
     ) -> Result<Attempt, Error> {
         let wait_lease = ask.ttl.min(WAIT_LEASE);
         let joined = self.waiting.join(ask.key(), wait_lease, seen.is_some());
-        let entry = &joined.entry;
-        let mut last = Standing::default();
-        let mut placed: Option<BootInstant> = None;
-        let mut doubtful = false;
-        let mut poll = POLL.0;
+        let mut wait = Wait::default();
         loop {
             let sent = self.clock().now();
             // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
-            let call = Box::pin(self.bounded(self.store.acquire(ask, Some(wait_lease))));
-            let answer = match call.await {
-                // Its place is kept for a wait-lease: trouble that passes sooner costs nothing.
-                Err(e)
-                    if e.is_transient() && placed.is_some_and(|at| sent.since(at) < wait_lease) =>
-                {
-                    tracing::debug!(lock = %ask.lock, error = %e, "asking again");
-                    doubtful = true;
-                    Box::pin(self.clock().sleep(POLL.1.min(wait_lease / 4))).await;
-                    continue;
-                }
-                other => other?,
+            let answer = Box::pin(self.bounded(self.store.acquire(ask, Some(wait_lease)))).await;
+            let again = match self.judge(ask, &joined.entry, &mut wait, sent, answer, seen)? {
+                Verdict::Granted(grant) => return Ok(Attempt::Granted(grant)),
+                Verdict::Again(at) => at.min(until),
             };
-            placed = Some(sent);
-            let answer = match self.grant(ask, sent, answer) {
-                Ok(grant) => return Ok(Attempt::Granted(grant)),
-                Err(other) => other,
-            };
-            let (standing, again) = match answer {
-                Answer::Waiting(standing) => {
-                    entry.ahead.store(standing.ahead.unwrap_or(u32::MAX), Ordering::Relaxed);
-                    self.beat();
-                    let head = standing.ahead == Some(0);
-                    let again = standing.left.filter(|_| head).map(|left| left + AFTER_EXPIRY);
-                    (standing, again)
-                }
-                // No line here: ask again before long, less and less often.
-                Answer::Busy(standing) => {
-                    let again = standing.left.map_or(poll, |left| poll.min(left + AFTER_EXPIRY));
-                    poll = jittered(poll * 2, ask).min(POLL.1);
-                    (standing, Some(again))
-                }
-                Answer::NotYet { left, why } => {
-                    tracing::info!(lock = %ask.lock, store = self.store.site(), "{why}");
-                    (Standing { left: Some(left), ..Standing::default() }, Some(left))
-                }
-                _ => return Err(spent()),
-            };
-            if changed(&last, &standing) {
-                tracing::debug!(lock = %ask.lock, %standing, "waiting");
-                if let Some(seen) = seen {
-                    seen(&standing);
-                }
-            }
-            last = standing;
-            let now = self.clock().now();
-            let wake_at = again.map_or(BootInstant::FAR, |d| now.plus(d)).min(until);
-            self.doze(entry, wake_at).await;
+            self.doze(&joined.entry, again).await;
             if self.clock().now() >= until {
-                return Box::pin(self.give_up(ask, entry, last, doubtful)).await;
+                return Box::pin(self.give_up(ask, &joined.entry, wait)).await;
             }
         }
+    }
+
+    /// What an answer means for a waiter: granted, or when to ask again unless rung before.
+    fn judge(
+        self: &Arc<Self>,
+        ask: &Ask,
+        entry: &Entry,
+        wait: &mut Wait,
+        sent: BootInstant,
+        answer: Result<Answer, Error>,
+        seen: Option<Watcher<'_>>,
+    ) -> Result<Verdict, Error> {
+        let answer = match answer {
+            // Its place is kept for a wait-lease: trouble that passes sooner costs nothing.
+            Err(e) if e.is_transient() && wait.keeps_its_place(sent, entry) => {
+                tracing::debug!(lock = %ask.lock, error = %e, "asking again");
+                wait.doubtful = true;
+                let pause = POLL.1.min(entry.wait_lease / 4);
+                return Ok(Verdict::Again(self.clock().now().plus(pause)));
+            }
+            other => other?,
+        };
+        wait.placed = Some(sent);
+        let (standing, again) = match answer {
+            Answer::Granted { tokens, left, waiters } => {
+                return Ok(Verdict::Granted(self.grant(ask, sent, tokens, left, waiters)));
+            }
+            Answer::Waiting(standing) => {
+                entry.ahead.store(standing.ahead.unwrap_or(u32::MAX), Ordering::Relaxed);
+                self.beat();
+                let head = standing.ahead == Some(0);
+                let again = standing.left.filter(|_| head).map(|left| left + AFTER_EXPIRY);
+                (standing, again)
+            }
+            // No line here: ask again before long, less and less often.
+            Answer::Busy(standing) => {
+                let poll = wait.next_poll(ask);
+                let again = standing.left.map_or(poll, |left| poll.min(left + AFTER_EXPIRY));
+                (standing, Some(again))
+            }
+            Answer::NotYet { left, why } => {
+                tracing::info!(lock = %ask.lock, store = self.store.site(), "{why}");
+                (Standing { left: Some(left), ..Standing::default() }, Some(left))
+            }
+            Answer::Spent => return Err(spent()),
+        };
+        if changed(&wait.last, &standing) {
+            tracing::debug!(lock = %ask.lock, %standing, "waiting");
+            if let Some(seen) = seen {
+                seen(&standing);
+            }
+        }
+        wait.last = standing;
+        Ok(Verdict::Again(again.map_or(BootInstant::FAR, |d| self.clock().now().plus(d))))
     }
 
     /// Sleeps until rung, or until a moment; without a timer when there is no moment to wait for.
@@ -199,22 +206,15 @@ impl<S: LeaseStore> Inner<S> {
 
     /// Patience is over: asks a last time without standing in line, which leaves it and tells how
     /// things stand now. After an unanswered request only a cancel is sure to.
-    async fn give_up(
-        &self,
-        ask: &Ask,
-        entry: &Entry,
-        mut last: Standing,
-        doubtful: bool,
-    ) -> Result<Attempt, Error> {
-        if doubtful {
+    async fn give_up(&self, ask: &Ask, entry: &Entry, wait: Wait) -> Result<Attempt, Error> {
+        if wait.doubtful {
             self.bounded(self.store.cancel(&entry.key)).await?;
-            return Ok(Attempt::Busy(last));
+            return Ok(Attempt::Busy(wait.last));
         }
         let attempt = self.try_once(ask).await?;
         let Attempt::Busy(standing) = attempt else { return Ok(attempt) };
-        let ahead = last.ahead.map(|ahead| ahead.min(entry.ahead.load(Ordering::Relaxed)));
-        last = Standing { ahead, ..standing };
-        Ok(Attempt::Busy(last))
+        let ahead = wait.last.ahead.map(|ahead| ahead.min(entry.ahead.load(Ordering::Relaxed)));
+        Ok(Attempt::Busy(Standing { ahead, ..standing }))
     }
 
     /// Starts the shared heartbeat unless it beats already.
@@ -252,6 +252,38 @@ impl<S: LeaseStore> Inner<S> {
     }
 }
 
+/// What a waiter remembers between two questions.
+#[derive(Default)]
+struct Wait {
+    /// Where it stood when last told.
+    last: Standing,
+    /// When the last answered question was sent.
+    placed: Option<BootInstant>,
+    /// A question of its was never answered: it may still arrive.
+    doubtful: bool,
+    /// How long it last waited to ask a store without a line.
+    poll: Option<Duration>,
+}
+
+enum Verdict {
+    Granted(Grant),
+    Again(BootInstant),
+}
+
+impl Wait {
+    fn keeps_its_place(&self, now: BootInstant, entry: &Entry) -> bool {
+        self.placed.is_some_and(|at| now.since(at) < entry.wait_lease)
+    }
+
+    /// Twice as long as last time, within bounds, and up to a quarter more, differently for each
+    /// request, so that pollers do not march in step.
+    fn next_poll(&mut self, ask: &Ask) -> Duration {
+        let poll = self.poll.map_or(POLL.0, |last| (last * 2).min(POLL.1));
+        self.poll = Some(poll);
+        poll + poll / 4 * u32::from(ask.req.as_bytes()[0]) / 255
+    }
+}
+
 fn feel(entry: &Entry, pulse: Pulse) {
     let ring = match pulse {
         Pulse::Turn | Pulse::Unknown => true,
@@ -269,11 +301,6 @@ fn feel(entry: &Entry, pulse: Pulse) {
 fn changed(last: &Standing, now: &Standing) -> bool {
     let token = |s: &Standing| s.holder.as_ref().map(|h| h.token);
     token(last) != token(now) || last.ahead != now.ahead || *last == Standing::default()
-}
-
-/// Up to a quarter more, differently for each request, so that pollers do not march in step.
-fn jittered(d: Duration, ask: &Ask) -> Duration {
-    d + d / 4 * u32::from(ask.req.as_bytes()[0]) / 255
 }
 
 fn spent() -> Error {

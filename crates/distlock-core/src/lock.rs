@@ -17,7 +17,7 @@ use crate::hold::{Held, Hold};
 use crate::ids::{Owner, ReqId};
 use crate::label::Label;
 use crate::mode::Mode;
-use crate::name::{FullName, Name};
+use crate::name::Name;
 use crate::seam::{Ask, Attempt, Grant};
 use crate::ttl::{Patience, Ttl};
 
@@ -208,13 +208,13 @@ impl Spec {
         if client.closing.is_cancelled() {
             return Err(client.closed());
         }
-        let mut ask = Box::new(self.ask(patience)?);
+        let mut ask = Arc::new(self.ask(patience)?);
         let started = client.clock().now();
         let _waits = Waits::new(client.observer.clone());
-        let mut timing = Timing::new(client, &ask.lock, started);
+        let mut timing = Timing::new(client, &ask, started);
         for _ in 0..TOO_LATE {
             // Made before the request leaves: from here on a drop at any await takes it back.
-            let undo = Undo::new(client.clone(), ask.key(), ask.ttl);
+            let undo = Undo::new(client.clone(), ask.clone());
             let seen = self.on_wait.as_deref();
             let answer = tokio::select! {
                 biased;
@@ -245,7 +245,7 @@ impl Spec {
                 Attempt::Granted(_) => {
                     tracing::warn!(lock = %ask.lock, "granted too late to be used; asking again");
                     drop(undo);
-                    ask.req = ReqId::random();
+                    Arc::make_mut(&mut ask).req = ReqId::random();
                 }
             }
         }
@@ -300,21 +300,21 @@ impl Spec {
 /// Records how long an acquire took, however it ended.
 struct Timing {
     client: Arc<Client>,
-    lock: FullName,
+    ask: Arc<Ask>,
     started: BootInstant,
     outcome: &'static str,
 }
 
 impl Timing {
-    fn new(client: &Arc<Client>, lock: &FullName, started: BootInstant) -> Self {
-        Self { client: client.clone(), lock: lock.clone(), started, outcome: "dropped" }
+    fn new(client: &Arc<Client>, ask: &Arc<Ask>, started: BootInstant) -> Self {
+        Self { client: client.clone(), ask: ask.clone(), started, outcome: "dropped" }
     }
 }
 
 impl Drop for Timing {
     fn drop(&mut self) {
         let waited = self.client.clock().now().since(self.started);
-        self.client.observer.waited(&self.lock, self.outcome, waited);
+        self.client.observer.waited(&self.ask.lock, self.outcome, waited);
     }
 }
 
