@@ -23,9 +23,15 @@ pub(crate) struct Child {
 impl Child {
     /// Starts this program again in a role, with `key=value` arguments.
     pub(crate) fn start(role: &str, args: &[(&str, &str)]) -> Self {
+        Self::start_with(role, args, &[])
+    }
+
+    /// The same, with variables set in its environment.
+    pub(crate) fn start_with(role: &str, args: &[(&str, &str)], env: &[(&str, &str)]) -> Self {
         let program = std::env::current_exe().expect("this program's path");
         let mut process = Command::new(program)
             .env(ROLE, role)
+            .envs(env.iter().copied())
             .args(args.iter().map(|(key, value)| format!("{key}={value}")))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
