@@ -20,10 +20,19 @@ pub(crate) struct Mutation {
 
 pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
+        name: "release without owner check",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "let Some(i) = self.hold_of(req) else {\n",
+        new: "let Some(i) = self.hold_of(req).or((!self.holds.is_empty()).then_some(0)) else {\n",
+        package: "distlock-core",
+        target: "state",
+        test: "examples::a_release_ends_only_its_own_hold",
+    },
+    Mutation {
         name: "deadline from the reply",
         file: "crates/distlock-core/src/leased.rs",
-        old: "                tokens,\n                sent,\n                ttl: left,",
-        new: "                tokens,\n                sent: { let _ = sent; self.clock().now() },\n                ttl: left,",
+        old: "Grant { req: ask.req, tokens, sent, ttl: left, margin, waiters }",
+        new: "Grant { req: ask.req, tokens, sent: sent.max(self.clock().now()), ttl: left, margin, waiters }",
         package: "distlock-core",
         target: "--lib",
         test: "a_deadline_counts_from_before_the_question_not_from_the_answer",
@@ -38,13 +47,76 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         test: "a_replayed_grant_is_good_only_for_what_is_left",
     },
     Mutation {
-        name: "a renewal after the deadline brings the guard back",
-        file: "crates/distlock-core/src/hold.rs",
-        old: "        if self.check(Duration::ZERO).is_ok() {\n            self.deadline",
-        new: "        if true {\n            self.deadline",
+        name: "renew that resurrects",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "        self.drop_ended(now.lease);\n",
+        new: "        if !matches!(op, Op::Renew { .. }) {\n            self.drop_ended(now.lease);\n        }\n",
         package: "distlock-core",
-        target: "--lib",
-        test: "a_renewal_acknowledged_after_the_deadline_does_not_bring_a_hold_back",
+        target: "state",
+        test: "examples::renew_never_resurrects_even_what_nobody_took",
+    },
+    Mutation {
+        name: "token bumped on re-entry",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "match self.joins(&claim) {",
+        new: "match self.joins(&claim).filter(|_| false) {",
+        package: "distlock-core",
+        target: "state",
+        test: "mode_examples::the_same_owner_enters_again_with_the_same_token",
+    },
+    Mutation {
+        name: "token forgotten on delete",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "        self.holds.remove(i);\n        self.spend(",
+        new: "        self.holds.remove(i);\n        self.hi = 0;\n        self.spend(",
+        package: "distlock-core",
+        target: "state",
+        test: "token_examples::a_token_is_the_wall_or_one_more_than_the_last",
+    },
+    Mutation {
+        name: "barging past the queue",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "let nobody_ahead = self.queue.iter().all(|w| w.deaf);",
+        new: "let nobody_ahead = true;",
+        package: "distlock-core",
+        target: "state",
+        test: "line_examples::a_newcomer_waits_behind_a_head_that_is_kept_waiting",
+    },
+    Mutation {
+        name: "no purge of dead waiters",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "        self.queue.retain(|w| w.deadline > now);\n",
+        new: "",
+        package: "distlock-core",
+        target: "state",
+        test: "line_examples::all_silent_waiters_are_dropped_at_once",
+    },
+    Mutation {
+        name: "no tombstone",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "        self.spend(*req, End::Cancelled, now.lease, rules);\n",
+        new: "",
+        package: "distlock-core",
+        target: "state",
+        test: "examples::cancel_undoes_a_hold_a_place_and_what_has_not_come_yet",
+    },
+    Mutation {
+        name: "a released request granted again",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "        self.spend(*req, End::Released, now.lease, rules);\n",
+        new: "",
+        package: "distlock-core",
+        target: "state",
+        test: "examples::release_is_idempotent_and_a_released_request_never_comes_back",
+    },
+    Mutation {
+        name: "an undo guard made after the send",
+        file: "crates/distlock-core/src/lock.rs",
+        old: "            let undo = Undo::new(client.clone(), ask.clone());\n            let seen = self.on_wait.as_deref();\n            let answer = tokio::select! {\n                biased;\n                () = client.closing.cancelled() => Err(client.closed()),\n                answer = client.backend.acquire(&ask, seen.map(|s| s as _)) => answer,\n            };\n",
+        new: "            let seen = self.on_wait.as_deref();\n            let answer = tokio::select! {\n                biased;\n                () = client.closing.cancelled() => Err(client.closed()),\n                answer = client.backend.acquire(&ask, seen.map(|s| s as _)) => answer,\n            };\n            let undo = Undo::new(client.clone(), ask.clone());\n",
+        package: "distlock-testkit",
+        target: "memory",
+        test: "dropped_at_every_poll_leaves_nothing",
     },
     Mutation {
         name: "lost that does not latch",
@@ -56,6 +128,15 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         test: "a_stolen_lock_is_lost_at_the_next_renewal_and_stays_lost",
     },
     Mutation {
+        name: "a renewal after the deadline brings the guard back",
+        file: "crates/distlock-core/src/hold.rs",
+        old: "        if self.check(Duration::ZERO).is_ok() {\n            self.deadline",
+        new: "        if true {\n            self.deadline",
+        package: "distlock-core",
+        target: "--lib",
+        test: "a_renewal_acknowledged_after_the_deadline_does_not_bring_a_hold_back",
+    },
+    Mutation {
         name: "a renewal call for each hold",
         file: "crates/distlock-core/src/keeper.rs",
         old: "                due.push(entry.hold.clone());",
@@ -64,4 +145,114 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         target: "--lib",
         test: "all_holds_of_a_client_are_renewed_in_one_call",
     },
+    Mutation {
+        name: "a lingering request granted again",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "                self.spend(*req, End::Released, until, rules);\n",
+        new: "",
+        package: "distlock-core",
+        target: "state",
+        test: "examples::a_lingering_request_stays_released_after_its_min_hold",
+    },
+    Mutation {
+        name: "a revoked request granted again",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "            self.spend(req, End::Cancelled, end, rules);\n",
+        new: "            let _ = (req, end);\n",
+        package: "distlock-core",
+        target: "state",
+        test: "examples::revoke_tells_the_holder_and_grants_nobody_before_the_lease_ends",
+    },
+    Mutation {
+        name: "no lock-delay after an expiry",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "self.delay_until = self.delay_until.max(until);",
+        new: "let _ = until;",
+        package: "distlock-core",
+        target: "state",
+        test: "examples::lock_delay_follows_an_expiry_only",
+    },
+    Mutation {
+        name: "a missed turn costs the place",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "        if deadline > now {\n",
+        new: "        if deadline > now && now > deadline {\n",
+        package: "distlock-core",
+        target: "state",
+        test: "claim_examples::a_waiter_that_missed_its_turn_keeps_its_place_until_its_deadline",
+    },
+    Mutation {
+        name: "revoking frees at once",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "Force::Revoke if believed => hold.phase = Phase::Revoked,",
+        new: "Force::Revoke if !believed => hold.phase = Phase::Revoked,",
+        package: "distlock-core",
+        target: "state",
+        test: "examples::revoke_tells_the_holder_and_grants_nobody_before_the_lease_ends",
+    },
+    Mutation {
+        name: "the wall alone makes tokens",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "self.hi.saturating_add(1).max(wall.0)",
+        new: "wall.0.max(1)",
+        package: "distlock-core",
+        target: "state",
+        test: "token_examples::a_wall_that_steps_back_never_lowers_a_token",
+    },
+    Mutation {
+        name: "a block runs ahead of the wall",
+        file: "crates/distlock-core/src/state/step.rs",
+        old: "u64::from(wish.get()).min(room)",
+        new: "u64::from(wish.get()).min(room.max(u64::MAX))",
+        package: "distlock-core",
+        target: "state",
+        test: "token_examples::a_block_is_cut_so_that_tokens_do_not_run_ahead_of_the_wall",
+    },
+    Mutation {
+        name: "no margin for drifting clocks",
+        file: "crates/distlock-core/src/seam.rs",
+        old: "sent.plus(ttl).minus(margin)",
+        new: "sent.plus(ttl).minus(margin.saturating_sub(margin))",
+        package: "distlock-core",
+        target: "state",
+        test: "timed_model::model_timed_deadlines_keep_guards_apart",
+    },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::part::root;
+
+    /// The table of CONTRIBUTING.md.
+    fn table() -> String {
+        let row = |m: &Mutation| format!("| {} | `{}` | `{}` |", m.name, m.package, m.test);
+        let mut lines =
+            vec!["| mutation | package | test |".to_owned(), "|---|---|---|".to_owned()];
+        lines.extend(MUTATIONS.iter().map(row));
+        lines.join("\n")
+    }
+
+    #[test]
+    fn contributing_lists_the_mutations() {
+        let path = root().join("CONTRIBUTING.md");
+        let text = std::fs::read_to_string(&path).expect("CONTRIBUTING.md");
+        let (before, rest) = text.split_once("<!-- mutations -->\n").expect("a marker");
+        let (inside, after) = rest.split_once("<!-- /mutations -->").expect("its end");
+        let table = format!("{}\n", table());
+        if std::env::var_os("DISTLOCK_BLESS").is_some() {
+            let new = format!("{before}<!-- mutations -->\n{table}<!-- /mutations -->{after}");
+            std::fs::write(&path, new).expect("CONTRIBUTING.md is writable");
+        } else {
+            assert_eq!(inside, table, "run with DISTLOCK_BLESS=1 to write it anew");
+        }
+    }
+
+    #[test]
+    fn every_mutation_still_finds_its_text() {
+        for m in MUTATIONS {
+            let text = std::fs::read_to_string(root().join(m.file)).expect(m.file);
+            assert_eq!(text.matches(m.old).count(), 1, "{}: {:?}", m.file, m.name);
+        }
+    }
+}
