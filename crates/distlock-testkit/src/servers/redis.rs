@@ -31,23 +31,60 @@ pub fn redis() -> Program {
 
 #[cfg(test)]
 mod tests {
-    use distlock_core::Kind;
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use distlock_core::Clock;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     use super::super::Server;
     use super::*;
+    use crate::proxy::{Proxy, Way};
 
-    /// On a machine without it the test holds the error to its promise instead.
+    /// One command and the first line of its answer; `None` when none comes in time.
+    async fn ask(addr: SocketAddr, command: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(addr).await.ok()?;
+        stream.write_all(format!("{command}\r\n").as_bytes()).await.ok()?;
+        let mut buffer = [0; 256];
+        let read = stream.read(&mut buffer);
+        let n = Clock::system().timeout(Duration::from_millis(500), read).await?.ok()?;
+        let text = String::from_utf8_lossy(&buffer[..n]).into_owned();
+        text.lines().next().map(str::to_owned)
+    }
+
+    async fn says(addr: SocketAddr, command: &str, answer: &str) {
+        assert_eq!(ask(addr, command).await.as_deref(), Some(answer), "{command}");
+    }
+
     #[tokio::test]
-    async fn redis_answers_or_its_package_is_named() {
-        match Server::start(redis()).await {
-            Ok(server) => {
-                server.restart().await.expect("it starts again");
-                server.wipe().await.expect("it starts empty");
-            }
-            Err(e) => {
-                assert_eq!(e.kind(), Kind::Unsupported, "{e:?}");
-                assert!(e.hint().is_some_and(|h| h.contains("redis-server")), "{e:?}");
-            }
-        }
+    async fn a_real_redis_is_paused_killed_and_wiped() {
+        let server = Server::start(redis()).await.expect("`cargo xtask setup` installs redis");
+        says(server.addr(), "SET k v", "+OK").await;
+        server.pause();
+        assert_eq!(ask(server.addr(), "EXISTS k").await, None);
+        server.resume();
+        says(server.addr(), "EXISTS k", ":1").await;
+        server.kill();
+        assert_eq!(ask(server.addr(), "PING").await, None);
+        server.wipe().await.expect("it starts empty");
+        says(server.addr(), "EXISTS k", ":0").await;
+    }
+
+    #[tokio::test]
+    async fn a_real_redis_behind_a_proxy_loses_answers_and_hears_twice() {
+        let server = Server::start(redis()).await.expect("`cargo xtask setup` installs redis");
+        let proxy = Proxy::to(server.addr()).await.expect("a free port");
+        says(proxy.addr(), "INCR n", ":1").await;
+        proxy.drop_replies();
+        assert_eq!(ask(proxy.addr(), "INCR n").await, None);
+        says(server.addr(), "GET n", "$1").await;
+        proxy.heal();
+        says(proxy.addr(), "INCR n", ":3").await; // the one without an answer took effect
+        proxy.duplicate(Way::Requests);
+        says(proxy.addr(), "INCR n", ":4").await;
+        says(proxy.addr(), "INCR n", ":6").await;
+        proxy.cut_both();
+        assert_eq!(ask(proxy.addr(), "PING").await, None);
     }
 }
