@@ -1,11 +1,14 @@
 //! The laws every store must pass, over sqlite.
+use distlock_core::Locks;
 use distlock_sqlite::{Sqlite, SqliteOptions, Sync, capability};
-use distlock_testkit::{Suite, leased, suite};
+use distlock_testkit::{Suite, suite};
 
 suite!(
     Suite::files(capability(Sync::Full), |path| {
         let path = path.to_owned();
-        Box::pin(async move { Sqlite::open(path, SqliteOptions::new()).await.map(leased) })
+        Box::pin(
+            async move { Sqlite::open(path, SqliteOptions::new()).await.map(Locks::from_store) },
+        )
     })
     .lose(|site, lock| Box::pin(async move {
         let db = rusqlite::Connection::open(site.url()).expect("the file opens");

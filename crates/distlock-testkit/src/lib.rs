@@ -11,7 +11,7 @@
 //!
 //! A store's test file is one line (and `harness = false` in its `Cargo.toml`):
 //!
-//! ```ignore
+//! ```text
 //! distlock_testkit::suite!(distlock_testkit::Suite::memory());
 //! ```
 
@@ -30,4 +30,4 @@ mod wait;
 
 pub use law::{Law, Traits};
 pub use site::{Made, Site};
-pub use suite::{Connect, Hook, Lose, Suite, leased, pinned, run};
+pub use suite::{Connect, Hook, Lose, Suite, run};

@@ -2,15 +2,11 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use distlock_core::capability::Capability;
-use distlock_core::lease::LeaseStore;
-use distlock_core::leased::Leased;
-use distlock_core::pinned::Pinned;
-use distlock_core::seam::{Backend, Fut};
-use distlock_core::session::SessionStore;
+use distlock_core::seam::Fut;
 use distlock_core::{Clock, Error, FullName, Locks, memory};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -174,14 +170,4 @@ macro_rules! suite {
             $crate::run($suite)
         }
     };
-}
-
-/// A client of a lease store, as the one line of its test file needs it.
-pub fn leased(store: impl LeaseStore) -> Locks {
-    Locks::from_store(Arc::new(Leased::new(store)) as Arc<dyn Backend>)
-}
-
-/// A client of a session store, likewise.
-pub fn pinned(store: impl SessionStore) -> Locks {
-    Locks::from_store(Arc::new(Pinned::new(store)) as Arc<dyn Backend>)
 }
