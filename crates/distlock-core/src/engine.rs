@@ -3,10 +3,11 @@
 //! Renewals, cancels and dropped guards run on one thread of the library's own, so that a blocked
 //! executor does not lose locks and a guard can be dropped where there is no runtime at all.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::sync::{Mutex, PoisonError, mpsc};
-use std::thread::{self, JoinHandle, ThreadId};
+use std::thread::{self, JoinHandle};
 
 use tokio::runtime::{Builder, Handle};
 
@@ -14,8 +15,11 @@ use crate::error::{Error, Kind};
 
 struct Library {
     pid: u32,
-    thread: ThreadId,
     handle: Handle,
+}
+
+thread_local! {
+    static IS_LIBRARY: Cell<bool> = const { Cell::new(false) };
 }
 
 static LIBRARY: Mutex<Option<Library>> = Mutex::new(None);
@@ -37,9 +41,12 @@ fn start(pid: u32) -> Library {
         .build()
         .expect("the library's runtime starts (it needs three file descriptors)");
     let handle = runtime.handle().clone();
-    let join = thread("distlock", move || runtime.block_on(std::future::pending::<()>()))
-        .expect("the library's thread starts");
-    Library { pid, thread: join.thread().id(), handle }
+    let work = move || {
+        IS_LIBRARY.set(true);
+        runtime.block_on(std::future::pending::<()>());
+    };
+    thread("distlock", work).expect("the library's thread starts");
+    Library { pid, handle }
 }
 
 /// Runs a future on the library's own thread.
@@ -68,8 +75,7 @@ pub fn block_on<T: Send + 'static>(work: impl Future<Output = T> + Send + 'stati
 /// Whether this is the library's own thread: stores pick the connection by it.
 #[must_use]
 pub fn on_library_thread() -> bool {
-    let slot = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
-    slot.as_ref().is_some_and(|l| l.thread == thread::current().id())
+    IS_LIBRARY.get()
 }
 
 /// Runs work that blocks on a thread of its own and awaits its answer.
