@@ -9,7 +9,7 @@
 //! | [`seam`], [`capability`] | what everything above sees of a store |
 //! | [`lease`] and [`leased`], [`session`] and [`pinned`] | what a store offers, and the driver of its family |
 //! | [`memory`] | the specification as a store |
-//! | [`clock`], [`engine`] | the doors to time and to threads |
+//! | [`clock`], [`engine`], [`host`] | the doors to time, to threads and to the machine |
 //!
 //! Users want the `distlock` crate, which adds the stores.
 
@@ -25,6 +25,7 @@ pub mod engine;
 pub mod error;
 mod guard;
 mod hold;
+pub mod host;
 pub mod ids;
 pub mod info;
 mod keeper;
