@@ -44,6 +44,11 @@ impl Child {
         Self { process, lines, input, what }
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id().expect("it has not been waited for")
+    }
+
     /// The next line that starts with a word; lines that start with another are passed over.
     /// Returns what follows the word.
     pub(crate) async fn hear(&mut self, word: &str) -> String {

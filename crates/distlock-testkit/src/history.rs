@@ -52,6 +52,9 @@ pub enum What {
     Lost,
     /// It ended without a grant: busy, cancelled, an error.
     GaveUp,
+    /// Its process was about to be killed: from then on it believes in nothing. Written down by
+    /// whoever kills it.
+    Killed,
     /// The process ended in order: a request of it without an end was forgotten.
     End,
 }

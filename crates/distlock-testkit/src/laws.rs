@@ -19,6 +19,7 @@ pub mod processes;
 pub mod reentry;
 pub mod replay;
 pub mod span;
+pub mod storm;
 pub mod ticket;
 
 use distlock_core::capability::{Family, Reentry};
@@ -118,6 +119,7 @@ fn several_processes() -> Vec<Law> {
         law!(processes::another_process_ends_a_detached_hold)
             .when(|t| t.processes && t.capability.detach),
         law!(processes::a_counter_comes_out_right).when(|t| t.processes).alone(),
+        law!(storm::a_storm_of_kills_and_stops_breaks_nothing).when(|t| t.processes).alone(),
     ]
 }
 

@@ -3,6 +3,7 @@
 mod count;
 mod crowd;
 mod hold;
+mod storm;
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -73,6 +74,11 @@ impl Stage {
         }
     }
 
+    /// What the parent has said meanwhile, if anything.
+    fn heard(&mut self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+
     /// A client of the store the parent named; of one of its own, where no URL was given.
     async fn client(&self) -> Locks {
         match (self.arg("url"), self.suite.by_url) {
@@ -102,6 +108,7 @@ pub(crate) fn play(role: &str, suite: Suite) -> ExitCode {
             "open" => hold::open(stage).await,
             "resume" => hold::resume(stage).await,
             "count" => count::count(stage).await,
+            "storm" => storm::storm(stage).await,
             "crowd" => crowd::crowd(stage).await,
             "one-shot" => crowd::one_shot(stage).await,
             other => panic!("no role is called {other:?}"),

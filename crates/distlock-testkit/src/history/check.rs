@@ -103,11 +103,20 @@ pub fn check(events: &[Event], rules: Rules) -> Vec<Violation> {
     sorted.sort_by_key(|e| e.at);
     let mut locks: BTreeMap<&str, HashMap<&str, Request<'_>>> = BTreeMap::new();
     let mut in_order = HashSet::new();
+    let mut killed: HashMap<&str, u64> = HashMap::new();
     for event in sorted {
         let who = event.who.as_str();
-        if event.what == What::End {
-            in_order.insert(who.trim_end_matches('-'));
-            continue;
+        let process = who.trim_end_matches('-');
+        match event.what {
+            What::End => {
+                in_order.insert(process);
+                continue;
+            }
+            What::Killed => {
+                killed.insert(process, event.at);
+                continue;
+            }
+            _ => {}
         }
         let r = locks.entry(&event.lock).or_default().entry(who).or_default();
         r.who = who;
@@ -119,9 +128,13 @@ pub fn check(events: &[Event], rules: Rules) -> Vec<Violation> {
             }
             What::Valid { until } => r.until = r.until.max(until),
             What::ReleaseSent => r.release_sent = Some(event.at),
-            What::Lost => {}
+            What::Lost | What::Killed => {}
             What::GaveUp | What::End => r.ended = true,
         }
+    }
+    for r in locks.values_mut().flat_map(HashMap::values_mut) {
+        let process = r.who.split('-').next().unwrap_or_default();
+        r.until = r.until.min(killed.get(process).copied().unwrap_or(u64::MAX));
     }
     let mut found = Vec::new();
     for (lock, requests) in &locks {
@@ -271,10 +284,22 @@ mod tests {
             e[8].at = 7;
         });
         assert_eq!(found, []);
-        // A holder that was killed counts until its deadline.
-        let found = with(|e| e.retain(|e| !(e.who == "a-1" && e.what == What::ReleaseSent)));
+        // A holder that fell silent counts until its deadline …
+        let silent = |e: &mut Vec<Event>| {
+            e.retain(|e| !(e.who == "a-1" && e.what == What::ReleaseSent));
+        };
+        let found = with(silent);
         assert!(matches!(&found[..], [Violation::Overlap { .. }, ..]), "{found:?}");
         assert!(found[0].to_string().contains("a-1 and b-1"));
+        // … or until it was killed.
+        let killed_at = |at| {
+            with(|e| {
+                silent(e);
+                e.push(event(at, "a-", What::Killed));
+            })
+        };
+        assert_eq!(killed_at(10), []);
+        assert!(matches!(&killed_at(12)[..], [Violation::Overlap { nanos: 1, .. }]));
     }
 
     #[test]

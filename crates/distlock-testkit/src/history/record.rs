@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use distlock_core::{Clock, Error, Guard, Locks, Released};
+use distlock_core::{Clock, Error, Guard, Lock, Locks, Released};
 
 use super::{Event, What};
 
@@ -58,15 +58,29 @@ impl Recorder {
     /// # Cancel safety
     /// As the acquire; the history then has a request without an end.
     pub async fn acquire(&mut self, locks: &Locks, name: &str) -> Result<Guard, Error> {
+        self.acquire_lock(locks.lock(name), name).await
+    }
+
+    /// Like [`Recorder::acquire`], for a lock of this name that was given its TTL and the like.
+    ///
+    /// # Errors
+    /// As the acquire.
+    ///
+    /// # Panics
+    /// When the history cannot be written.
+    ///
+    /// # Cancel safety
+    /// As the acquire; the history then has a request without an end.
+    pub async fn acquire_lock(&mut self, lock: Lock, name: &str) -> Result<Guard, Error> {
         self.count += 1;
         self.held = format!("{}-{}", self.process, self.count);
         let (file, clock, who) = (self.file.clone(), self.clock.clone(), self.held.clone());
-        let lock = name.to_owned();
+        let shown = name.to_owned();
         let seen = Mutex::new(false);
-        let asking = locks.lock(name).on_wait(move |standing| {
+        let asking = lock.on_wait(move |standing| {
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
             if standing.ahead.is_some() && !std::mem::replace(&mut *seen, true) {
-                put(&file, &clock, &who, &lock, What::Enqueued);
+                put(&file, &clock, &who, &shown, What::Enqueued);
             }
         });
         self.put(name, What::Asked);
@@ -104,6 +118,14 @@ impl Recorder {
             Err(_) => self.put(&name, What::Lost),
         }
         guard.release().await
+    }
+
+    /// Writes down that another process is about to be killed.
+    ///
+    /// # Panics
+    /// When the history cannot be written.
+    pub fn kills(&mut self, pid: u32) {
+        put(&self.file, &self.clock, &format!("{pid}-"), "", What::Killed);
     }
 
     /// Ends the history in order.

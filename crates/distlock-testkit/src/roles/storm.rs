@@ -1,0 +1,37 @@
+//! A child that takes and gives back one lock until told to stop, whatever is done to it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use distlock_core::Clock;
+
+use super::Stage;
+use crate::history::Recorder;
+
+/// How long each hold lasts: long enough that whoever looks for the holder still finds it.
+const WORK: Duration = Duration::from_millis(15);
+
+/// Says `served` after a round that began after `serve?` was heard; ends at `stop`.
+pub(super) async fn storm(mut stage: Stage) {
+    let locks = stage.client().await;
+    let (name, ttl) = (stage.need("name").to_owned(), stage.millis("ttl").expect("ttl="));
+    let mut recorder = Recorder::create(Path::new(stage.need("history"))).expect("a history");
+    stage.say("ready");
+    loop {
+        let asked = stage.heard();
+        if asked.as_deref() == Some("stop") {
+            break;
+        }
+        let lock = locks.lock(&name).ttl(ttl).label(std::process::id().to_string());
+        let guard = recorder.acquire_lock(lock, &name).await.expect("a grant");
+        Clock::system().sleep(WORK).await;
+        // Lost or not: both happen to whoever is stopped, and the history says which.
+        let _ = recorder.release(guard).await.expect("a release");
+        if asked.is_some() {
+            stage.say("served");
+        }
+    }
+    recorder.end().expect("a history");
+    stage.say("done");
+    locks.close().await;
+}
