@@ -171,7 +171,11 @@ impl Ledger {
             self.ceiling = meta.ceiling;
             return Ok(Tried::Uncovered);
         }
-        if self.sync == Sync::Normal && top.max(now.wall.0 + micros(NEAR)) > meta.ceiling {
+        // Only by a commit that is synced: others take a ceiling they read for one that will last.
+        if self.sync == Sync::Normal
+            && self.full
+            && top.max(now.wall.0 + micros(NEAR)) > meta.ceiling
+        {
             meta.ceiling = top.max(now.wall.0) + micros(AHEAD);
         }
         let (mut wrote, mut fresh) = (false, 0);
@@ -405,11 +409,10 @@ mod tests {
     use distlock_core::{Label, Mode, Namespace, Owner, ReqId};
     use std::num::NonZeroU32;
 
-    fn cycle(ledger: &mut Ledger) -> u64 {
-        let lock = FullName { space: Namespace::default(), name: Name::new("x").unwrap() };
-        let req = ReqId::random();
+    fn touch(name: &str) -> Move {
+        let lock = FullName { space: Namespace::default(), name: Name::new(name).unwrap() };
         let claim = Claim {
-            req,
+            req: ReqId::random(),
             owner: Owner::new(),
             mode: Mode::Exclusive,
             ttl: AHEAD,
@@ -419,8 +422,13 @@ mod tests {
             block: NonZeroU32::MIN,
             via: String::new(),
         };
-        let moves =
-            [(lock.clone(), Op::Acquire { claim, wait: None }), (lock, Op::Release { req })];
+        (lock, Op::Acquire { claim, wait: None })
+    }
+
+    fn cycle(ledger: &mut Ledger) -> u64 {
+        let (lock, op) = touch("x");
+        let Op::Acquire { claim: Claim { req, .. }, .. } = op else { unreachable!() };
+        let moves = [(lock.clone(), op), (lock, Op::Release { req })];
         ledger.begin().unwrap();
         let applied = ledger.finish(&moves, &HashSet::new()).unwrap();
         match &applied.replies[0] {
@@ -456,5 +464,26 @@ mod tests {
             }
         }
         assert!((4..30).contains(&raised), "raised {raised} times");
+    }
+
+    #[test]
+    fn a_ceiling_that_came_near_during_a_long_wait_is_not_raised_without_a_sync() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::prepare(&dir.path().join("x.db")).unwrap();
+        let boot = Boot::here(None).unwrap();
+        let clock = Clock::held();
+        let mut ledger = Ledger::open(&place, boot, clock.clone(), Sync::Normal).unwrap();
+        cycle(&mut ledger);
+        let synced = ledger.meta().unwrap().ceiling;
+        // Far from the ceiling when the write lock is asked for, near to it when it comes.
+        clock.advance(Duration::from_secs(7));
+        ledger.begin().unwrap();
+        assert!(!ledger.full);
+        clock.advance(Duration::from_secs(2));
+        let (lock, op) = touch("y");
+        ledger.finish(&[(lock, op)], &HashSet::new()).unwrap();
+        assert_eq!(ledger.meta().unwrap().ceiling, synced, "raised, and a power cut undoes it");
+        cycle(&mut ledger);
+        assert!(ledger.full && ledger.meta().unwrap().ceiling > synced, "the next one raises it");
     }
 }
