@@ -95,6 +95,12 @@ pub(crate) fn role() -> bool {
                 say(cycle(&store, "stream").await);
             }
         }),
+        // Takes one lock and keeps it.
+        "hold" => run(async {
+            let store = open().await;
+            say(take(&store, &ask("held")).await);
+            hear();
+        }),
         // Joins the line of the given names and then only listens.
         "wait" => run(async {
             let store = open().await;
