@@ -116,6 +116,7 @@ impl LeaseStore for Sqlite {
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
+        self.post.heal();
         let beat = |(key, wait): &(Key, Duration)| {
             (key.lock.clone(), Op::Heartbeat { req: key.req, wait: *wait })
         };
@@ -125,6 +126,7 @@ impl LeaseStore for Sqlite {
     }
 
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        self.post.heal();
         let renewal = |d: &Due| (d.key.lock.clone(), Op::Renew { req: d.key.req, ttl: d.ttl });
         let replies = self.lane().play(due.iter().map(renewal).collect()).await;
         let told = |(r, d): (Result<Reply, Error>, &Due)| {
