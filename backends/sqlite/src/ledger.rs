@@ -3,7 +3,7 @@
 //! `begin` takes the write lock; `finish` runs every move on the states, each decoded and encoded
 //! once, and commits. Time is read in between, when nobody else can write.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use crate::boot::Boot;
 use crate::options::Sync;
 use crate::place::Place;
+use crate::post::Silent;
 use crate::schema;
 use crate::sweep::Sweep;
 use crate::trouble::trouble;
@@ -109,17 +110,13 @@ impl Ledger {
     }
 
     /// Runs the moves in the transaction that was begun. Promotions of waiters of a process that
-    /// is known to be dead are withdrawn in the same go.
-    pub(crate) fn finish(
-        &mut self,
-        moves: &[Move],
-        dead: &HashSet<String>,
-    ) -> Result<Applied, Error> {
-        let tried = match self.attempt(moves, dead) {
+    /// is known not to hear are withdrawn in the same go.
+    pub(crate) fn finish(&mut self, moves: &[Move], silent: &Silent) -> Result<Applied, Error> {
+        let tried = match self.attempt(moves, silent) {
             Ok(Tried::Uncovered) => {
                 self.rollback();
                 self.start(true)?;
-                self.attempt(moves, dead)
+                self.attempt(moves, silent)
             }
             tried => tried,
         };
@@ -144,7 +141,7 @@ impl Ledger {
         self.run("BEGIN IMMEDIATE")
     }
 
-    fn attempt(&mut self, moves: &[Move], dead: &HashSet<String>) -> Result<Tried, Error> {
+    fn attempt(&mut self, moves: &[Move], silent: &Silent) -> Result<Tried, Error> {
         let stored = self.meta()?;
         let mut meta = self.of_this_boot(stored.clone())?;
         let now = self.now();
@@ -156,7 +153,7 @@ impl Ledger {
             }
             applied.replies.push(match sheets.get_mut(lock) {
                 Some(Ok(sheet)) => {
-                    let (reply, effects) = play(&mut sheet.state, op, now, dead);
+                    let (reply, effects) = play(&mut sheet.state, op, now, silent);
                     if !effects.is_empty() {
                         applied.effects.push((lock.clone(), effects));
                     }
@@ -363,13 +360,14 @@ impl Ledger {
 }
 
 /// One step, and the withdrawal of every promotion in it that nobody can hear of.
-fn play(state: &mut LockState, op: &Op, now: Now, dead: &HashSet<String>) -> (Reply, Effects) {
+fn play(state: &mut LockState, op: &Op, now: Now, silent: &Silent) -> (Reply, Effects) {
     let rules = rules();
     let step = state.step(op, now, &rules);
     let mut effects = step.effects;
-    while let Some(i) = effects.turns.iter().position(|(_, via)| dead.contains(via)) {
-        let (req, _) = effects.turns.remove(i);
-        let more = state.step(&Op::Withdraw { req, gone: true }, now, &rules).effects;
+    while let Some(i) = effects.turns.iter().position(|(_, via)| silent.contains_key(via)) {
+        let (req, via) = effects.turns.remove(i);
+        let gone = silent.get(&via).copied().unwrap_or(false);
+        let more = state.step(&Op::Withdraw { req, gone }, now, &rules).effects;
         effects.turns.extend(more.turns);
         effects.contended.extend(more.contended);
         effects.revoked.extend(more.revoked);
@@ -430,7 +428,7 @@ mod tests {
         let Op::Acquire { claim: Claim { req, .. }, .. } = op else { unreachable!() };
         let moves = [(lock.clone(), op), (lock, Op::Release { req })];
         ledger.begin().unwrap();
-        let applied = ledger.finish(&moves, &HashSet::new()).unwrap();
+        let applied = ledger.finish(&moves, &Silent::new()).unwrap();
         match &applied.replies[0] {
             Ok(Reply::Granted { token, .. }) => token.get(),
             other => panic!("{other:?}"),
@@ -481,7 +479,7 @@ mod tests {
         assert!(!ledger.full);
         clock.advance(Duration::from_secs(2));
         let (lock, op) = touch("y");
-        ledger.finish(&[(lock, op)], &HashSet::new()).unwrap();
+        ledger.finish(&[(lock, op)], &Silent::new()).unwrap();
         assert_eq!(ledger.meta().unwrap().ceiling, synced, "raised, and a power cut undoes it");
         cycle(&mut ledger);
         assert!(ledger.full && ledger.meta().unwrap().ceiling > synced, "the next one raises it");

@@ -3,7 +3,7 @@
 //! A datagram is only ever a hint, so none is acknowledged. What it also tells is life: the kernel
 //! refuses one to a socket whose process is gone.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::net::Shutdown;
@@ -73,6 +73,9 @@ struct Home {
     /// Tells the reader that it was ended on purpose: an empty datagram looks the same.
     over: AtomicBool,
 }
+
+/// The sessions that were not reached, and whether they are gone for ever.
+pub(crate) type Silent = HashMap<String, bool>;
 
 enum Sent {
     Heard,
@@ -146,10 +149,11 @@ impl Post {
     }
 
     /// Tells everybody; answers with the promotions that reached nobody, and whether for ever.
+    /// Who was not reached is not tried again in the same round.
     pub(crate) fn deliver(
         &self,
         effects: Vec<(FullName, Effects)>,
-        dead: &mut HashSet<String>,
+        silent: &mut Silent,
     ) -> Vec<(FullName, ReqId, bool)> {
         let mut letters: BTreeMap<String, Vec<Note>> = BTreeMap::new();
         for (lock, effects) in effects {
@@ -172,18 +176,16 @@ impl Post {
             }
             while !notes.is_empty() {
                 let rest = notes.split_off(notes.len().min(NOTES));
-                let gone = match self.send(&via, &notes) {
+                let gone = silent.get(&via).copied().or_else(|| match self.send(&via, &notes) {
                     Sent::Heard => None,
                     Sent::Dead => Some(true),
                     // A full socket is no proof of death: it keeps its place in line and is passed
                     // over until it is heard of. Leaving it the claim would keep all others
                     // waiting for that long, and then cost it its place.
                     Sent::Deaf => Some(false),
-                };
-                if gone == Some(true) {
-                    dead.insert(via.clone());
-                }
+                });
                 if let Some(gone) = gone {
+                    silent.insert(via.clone(), gone);
                     let turns = notes.into_iter().filter(|n| n.what == What::Turn);
                     unheard.extend(turns.map(|n| (n.lock, n.req, gone)));
                 }
@@ -337,22 +339,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let post = Post::open(dir.path()).unwrap();
         let session = ReqId::random().to_string();
-        let silent = UnixDatagram::bind(dir.path().join(socket(&session))).unwrap();
-        let mut dead = HashSet::new();
+        let reader = UnixDatagram::bind(dir.path().join(socket(&session))).unwrap();
+        let mut silent = Silent::new();
         let mut heard = 0;
         let unheard = loop {
-            let unheard = post.deliver(turn(&session), &mut dead);
+            let unheard = post.deliver(turn(&session), &mut silent);
             if !unheard.is_empty() {
                 break unheard;
             }
             heard += 1;
         };
-        assert!(heard > 0 && !unheard[0].2 && dead.is_empty(), "full is not dead");
-        drop(silent);
-        assert!(post.deliver(turn(&session), &mut dead)[0].2, "refused");
-        assert!(dead.contains(&session));
-        assert!(post.deliver(turn(&ReqId::random().to_string()), &mut dead)[0].2, "no such file");
-        assert!(!post.deliver(turn("../elsewhere"), &mut dead)[0].2, "not an address of ours");
+        assert!(heard > 0 && !unheard[0].2, "full is not dead");
+        assert_eq!(silent.get(&session), Some(&false));
+        drop(reader);
+        let mut silent = Silent::new();
+        assert!(post.deliver(turn(&session), &mut silent)[0].2, "refused");
+        assert_eq!(silent.get(&session), Some(&true));
+        assert!(post.deliver(turn(&ReqId::random().to_string()), &mut silent)[0].2, "no such file");
+        assert!(!post.deliver(turn("../elsewhere"), &mut silent)[0].2, "not an address of ours");
     }
 
     #[test]
