@@ -101,6 +101,7 @@ fn socket_removed() {
         join(&b, &second).await;
         fs::remove_file(&socket).unwrap();
         b.heartbeat(&[(second.key(), TTL)]).await.unwrap();
+        assert_eq!(wakes.recv_timeout(SOON), Ok(Wake::Everybody), "some may have been missed");
         give(&a, &first.key()).await;
         assert_eq!(wakes.recv_timeout(SOON), Ok(Wake::Turn(second.req)));
         take(&b, &second).await;
@@ -120,6 +121,7 @@ fn sockets_removed() {
         join(&b, &second).await;
         fs::remove_dir_all(dir.path().join("locks.db.distlock")).unwrap();
         b.heartbeat(&[(second.key(), TTL)]).await.unwrap();
+        assert_eq!(wakes.recv_timeout(SOON), Ok(Wake::Everybody), "some may have been missed");
         give(&a, &first.key()).await;
         assert_eq!(wakes.recv_timeout(SOON), Ok(Wake::Turn(second.req)));
     });
@@ -198,10 +200,8 @@ fn inherits() {
         take(&a, &held).await;
         let out = Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
         let out = String::from_utf8(out.stdout).unwrap();
-        let mine: Vec<_> = out
-            .lines()
-            .filter(|l| l.contains("locks.db") || l.contains("socket:"))
-            .collect();
+        let mine: Vec<_> =
+            out.lines().filter(|l| l.contains("locks.db") || l.contains("socket:")).collect();
         assert!(mine.is_empty(), "{mine:?}");
     });
 }

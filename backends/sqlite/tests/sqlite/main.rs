@@ -19,7 +19,14 @@ fn main() {
     }
     let args = Arguments::from_args();
     let mut trials = Vec::new();
-    for part in [differential::TRIALS, file::TRIALS, hostile::TRIALS, life::TRIALS, tokens::TRIALS, wake::TRIALS] {
+    for part in [
+        differential::TRIALS,
+        file::TRIALS,
+        hostile::TRIALS,
+        life::TRIALS,
+        tokens::TRIALS,
+        wake::TRIALS,
+    ] {
         trials.extend(part.iter().map(|(name, test)| {
             Trial::test(*name, move || {
                 test();
