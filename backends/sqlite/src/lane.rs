@@ -85,9 +85,18 @@ struct Worker<F> {
 impl<F: Fn() -> Result<Ledger, Error>> Worker<F> {
     fn work(mut self) {
         while let Ok(job) = self.rx.recv() {
+            if let Job::Quit(done) = job {
+                drop(self.ledger.take());
+                let _ = done.send(());
+                return;
+            }
             let mut ledger = match self.ledger.take() {
-                Some(ledger) => Ok(ledger),
-                None => (self.open)(),
+                Some(ledger) if !ledger.is_replaced() => Ok(ledger),
+                // The old one is closed first.
+                old => {
+                    drop(old);
+                    (self.open)()
+                }
             };
             let quit = match job {
                 Job::Quit(done) => Some(done),

@@ -4,7 +4,7 @@
 //! once, and commits. Time is read in between, when nobody else can write.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use distlock_core::info::{LockInfo, Query};
@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::boot::Boot;
 use crate::options::Sync;
-use crate::place::Place;
+use crate::place::{Files, Place};
 use crate::post::Silent;
 use crate::schema;
 use crate::sweep::Sweep;
@@ -41,6 +41,8 @@ pub(crate) struct Applied {
 pub(crate) struct Ledger {
     conn: Connection,
     file: PathBuf,
+    /// What the connection works on.
+    files: Files,
     boot: Boot,
     clock: Clock,
     sync: Sync,
@@ -97,10 +99,24 @@ impl Ledger {
     pub(crate) fn open(place: &Place, boot: Boot, clock: Clock, sync: Sync) -> Result<Self, Error> {
         let conn = schema::connect(&place.file, &boot)?;
         let file = place.file.clone();
+        // The layout has been read, so both are there.
+        let files = Files::at(&file);
         let sweep = Sweep::default();
-        let mut ledger = Self { conn, file, boot, clock, sync, full: false, ceiling: 0, sweep };
+        let mut ledger =
+            Self { conn, file, files, boot, clock, sync, full: false, ceiling: 0, sweep };
         ledger.set_full(true)?;
         Ok(ledger)
+    }
+
+    /// The files this works on.
+    pub(crate) fn files(&self) -> Files {
+        self.files
+    }
+
+    /// Whether the database was removed or another put in its place: then everybody else uses
+    /// that one, and so must we.
+    pub(crate) fn is_replaced(&self) -> bool {
+        Files::at(&self.file).db != self.files.db
     }
 
     /// Takes the write lock, waiting at most [`schema::BUSY`] for others.
@@ -137,6 +153,10 @@ impl Ledger {
     }
 
     fn start(&mut self, full: bool) -> Result<(), Error> {
+        // Opening it again would not help: connections of one process share the old one.
+        if Files::at(&self.file).shm != self.files.shm {
+            return Err(split(&self.file));
+        }
         self.set_full(full)?;
         self.run("BEGIN IMMEDIATE")
     }
@@ -357,6 +377,13 @@ impl Ledger {
             tracing::warn!(error = %e, "a transaction could not be rolled back");
         }
     }
+}
+
+/// Somebody removed the file with the locks while the database was in use.
+pub(crate) fn split(file: &Path) -> Error {
+    Error::new(Kind::Store, "the -shm file was removed while the database was in use")
+        .with_hint("stop every process that uses the database, then start them again")
+        .store(format!("sqlite:{}", file.display()))
 }
 
 /// One step, and the withdrawal of every promotion in it that nobody can hear of.
