@@ -159,6 +159,7 @@ impl<F: Fn() -> Result<Ledger, Error>> Worker<F> {
         match ledger {
             Ok(ledger) => {
                 self.tell(ledger, effects);
+                ledger.trim();
                 looks.into_iter().for_each(|(q, a)| drop(a.send(ledger.look(&q))));
             }
             Err(e) => looks.into_iter().for_each(|(_, a)| drop(a.send(Err(e.clone())))),

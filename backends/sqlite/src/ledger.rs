@@ -13,6 +13,7 @@ use distlock_core::{Clock, Error, FullName, Kind, Name};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::boot::Boot;
+use crate::log::Log;
 use crate::options::Sync;
 use crate::place::{Files, Place};
 use crate::post::Silent;
@@ -51,6 +52,7 @@ pub(crate) struct Ledger {
     /// The ceiling as last read.
     ceiling: u64,
     sweep: Sweep,
+    log: Log,
 }
 
 /// The row about the whole.
@@ -97,13 +99,14 @@ pub(crate) fn rules() -> Rules {
 
 impl Ledger {
     pub(crate) fn open(place: &Place, boot: Boot, clock: Clock, sync: Sync) -> Result<Self, Error> {
-        let conn = schema::connect(&place.file, &boot)?;
+        let log = Log::of(&place.file);
+        let conn = schema::connect(&place.file, &boot, log.hasty())?;
         let file = place.file.clone();
         // The layout has been read, so both are there.
         let files = Files::at(&file);
         let sweep = Sweep::default();
         let mut ledger =
-            Self { conn, file, files, boot, clock, sync, full: false, ceiling: 0, sweep };
+            Self { conn, file, files, boot, clock, sync, full: false, ceiling: 0, sweep, log };
         ledger.set_full(true)?;
         Ok(ledger)
     }
@@ -142,6 +145,11 @@ impl Ledger {
             Err(e) => Err(e),
         }
         .inspect_err(|_| self.rollback())
+    }
+
+    /// Keeps the log from growing for ever; now and then, when no caller waits for it.
+    pub(crate) fn trim(&mut self) {
+        self.log.trim(&self.conn);
     }
 
     /// Lists locks: a snapshot, without the write lock.

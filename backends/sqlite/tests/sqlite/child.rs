@@ -95,6 +95,8 @@ pub(crate) fn role() -> bool {
                 say(cycle(&store, "stream").await);
             }
         }),
+        // Renews beside a crowd.
+        "crowd" => run(async { say(crate::load::hammer(path).await) }),
         // Takes one lock and keeps it.
         "hold" => run(async {
             let store = open().await;

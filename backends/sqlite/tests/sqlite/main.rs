@@ -8,6 +8,7 @@ mod file;
 mod hostile;
 mod kit;
 mod life;
+mod load;
 mod tokens;
 mod wake;
 
@@ -24,6 +25,7 @@ fn main() {
         file::TRIALS,
         hostile::TRIALS,
         life::TRIALS,
+        load::TRIALS,
         tokens::TRIALS,
         wake::TRIALS,
     ] {
