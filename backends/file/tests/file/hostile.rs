@@ -132,9 +132,12 @@ fn layout_removed() {
         std::fs::write(&layout, "1\n").unwrap();
         let new = std::fs::File::open(&layout).unwrap();
         flock(&new, FlockOperation::LockExclusive).unwrap();
+        let fence = || std::fs::read_to_string(dir.path().join("fence")).unwrap();
+        let before = fence();
         drop(old);
         let early = tokio::time::timeout(Duration::from_millis(500), waiting.as_mut()).await;
         assert!(early.is_err(), "granted while another was alone");
+        assert_eq!(fence(), before, "written while another was alone");
         drop(new);
         tokio::time::timeout(Duration::from_secs(18), waiting).await.unwrap().unwrap();
     });
