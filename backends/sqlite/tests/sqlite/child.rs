@@ -97,6 +97,8 @@ pub(crate) fn role() -> bool {
         }),
         // Renews beside a crowd.
         "crowd" => run(async { say(crate::load::hammer(path).await) }),
+        "exhaust" => run(async { say(crate::hostile::exhaust(open().await).await) }),
+        "fill" => run(async { crate::hostile::fill(open().await, say, || drop(hear())).await }),
         // Takes one lock and keeps it.
         "hold" => run(async {
             let store = open().await;

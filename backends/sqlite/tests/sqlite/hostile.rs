@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::lease::{Answer, LeaseStore, Renewal, Wake};
 use distlock_core::seam::Due;
-use distlock_core::{Clock, Kind, ReqId, Why};
+use distlock_core::{Clock, Kind, ReqId, Why, engine};
 use distlock_sqlite::{Sqlite, SqliteOptions};
 
 use crate::child::Child;
@@ -23,6 +24,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("an_empty_datagram_ends_nothing", empty_letter),
     ("a_child_program_inherits_no_descriptor", inherits),
     ("paths_are_taken_literally", literal),
+    ("without_descriptors_there_is_an_error_and_a_recovery", no_descriptors),
 ];
 
 fn due(ask: &distlock_core::seam::Ask) -> Vec<Due> {
@@ -223,4 +225,61 @@ fn literal() {
             assert!(path.exists());
         }
     });
+}
+
+fn no_descriptors() {
+    let dir = Dir::new();
+    assert_eq!(Child::start("exhaust", &dir.db()).line(), "as it should be");
+}
+
+/// In a child: the library's own connection is first needed when there is no descriptor left.
+pub(crate) async fn exhaust(store: Sqlite) -> String {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let store = Arc::new(store);
+    let held = ask("x");
+    take(&store, &held).await;
+    let renew = |store: Arc<Sqlite>, due: Vec<Due>| {
+        engine::block_on(async move { store.renew(&due).await.remove(0) })
+    };
+    engine::block_on(async {});
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum: Some(64) }).unwrap();
+    let mut all = Vec::new();
+    while let Ok(file) = fs::File::open("/dev/null") {
+        all.push(file);
+    }
+    match renew(store.clone(), due(&held)) {
+        Renewal::Unknown(e)
+            if e.is_transient() && e.hint().is_some_and(|h| h.contains("ulimit")) => {}
+        other => return format!("{other:?}"),
+    }
+    let answer = store.acquire(&ask("x"), None).await;
+    if !matches!(answer, Ok(Answer::Busy(_))) {
+        return format!("{answer:?}");
+    }
+    drop(all);
+    match renew(store.clone(), due(&held)) {
+        Renewal::Held { .. } => "as it should be".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// In a child: takes new locks until the disk is full, and goes on when told that there is room.
+pub(crate) async fn fill(store: Sqlite, mut say: impl FnMut(String), hear: impl Fn()) {
+    let held = ask("x");
+    let first = take(&store, &held).await;
+    let mut n = 0;
+    let e = loop {
+        if let Err(e) = store.acquire(&ask(&format!("{n} {}", "n".repeat(200))), None).await {
+            break e;
+        }
+        n += 1;
+    };
+    say(format!("{n} locks, then transient {}: {e:?}, hint {:?}", e.is_transient(), e.hint()));
+    let renewal = store.renew(&due(&held)).await.remove(0);
+    say(format!("renewal while full: {renewal:?}"));
+    hear();
+    let renewal = store.renew(&due(&held)).await.remove(0);
+    give(&store, &held.key()).await;
+    let later = cycle(&store, "x").await;
+    say(format!("with room: {renewal:?}, tokens rise {}", later > first));
 }
