@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use distlock_core::session::SessionStore;
 use distlock_core::{Kind, Patience};
-use distlock_file::{FileOptions, FileStore};
+use distlock_file::FileStore;
 use libtest_mimic::Trial;
 use rustix::fs::{FlockOperation, flock};
 use tempfile::tempdir;
@@ -200,7 +200,7 @@ fn no_descriptors() {
     let dir = tempdir().unwrap();
     let mut agent = Agent::new(dir.path());
     assert_eq!(agent.ask("exhaust"), "as it should be");
-    let _ = FileStore::open(dir.path(), FileOptions::default()).unwrap();
+    drop(open(dir.path()));
 }
 
 /// In an agent: takes locks until there is no descriptor left, and goes on when there is.
