@@ -1,5 +1,7 @@
 //! Many on one file: nobody loses a lock, and the log stays small.
 
+#![allow(clippy::disallowed_methods)] // its callers are tasks of a runtime of their own
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
