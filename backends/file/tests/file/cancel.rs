@@ -40,7 +40,8 @@ fn drop_free() {
                     until_in_line(dir.path(), "x", 0);
                 }
                 Some(Ok(Locked::Held { .. })) => {
-                    assert!(n >= 2, "one poll to ask, one to hear");
+                    // A worker that is quick answers within the poll that asks.
+                    assert!(n >= 1, "not without being asked");
                     break;
                 }
                 Some(_) => panic!("neither held nor pending"),
