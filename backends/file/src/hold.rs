@@ -106,7 +106,7 @@ impl Worker {
         ask: &distlock_core::seam::Ask,
     ) -> Result<(Held, TokenRange), Error> {
         let Ready { file, mut record } = ready;
-        let first = Token::new(self.clock.wall_micros().max(record.hi + 1).max(1))?;
+        let first = Token::new(self.clock.wall_micros().max(record.hi.saturating_add(1)).max(1))?;
         let len = ask.block.min(std::num::NonZeroU32::new(BLOCK).unwrap_or(ask.block));
         let tokens = TokenRange::new(first, len)?;
         record.hi = first.get() + u64::from(len.get()) - 1;

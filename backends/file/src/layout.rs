@@ -4,12 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
-use distlock_core::{Error, Kind};
+use distlock_core::{Clock, Error, Kind};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::lockfile::make_dir;
+use crate::lockfile::{is_at, make_dir};
 use crate::record::LAYOUT;
 use crate::trouble::trouble;
 
@@ -33,17 +34,44 @@ impl Machine {
     }
 }
 
+/// How long to wait for another process that is alone in the directory, and in what naps. It
+/// writes a small file there; only a stopped one takes longer.
+const PATIENCE: Duration = Duration::from_secs(5);
+const NAP_NANOS: i64 = 500_000;
+
 /// Has the directory to itself until it is dropped: for the few short moves that concern it as a
 /// whole (opening, a new session, the fence file).
 pub(crate) fn exclusive(dir: &Path) -> Result<File, Error> {
     let path = dir.join("layout");
     let mut how = OpenOptions::new();
     how.read(true).append(true).create(true).mode(0o600);
-    let file = how.open(&path).map_err(|e| trouble("open", &path, e))?;
+    let clock = Clock::system();
+    let start = clock.now();
+    let nap = rustix::thread::Timespec { tv_sec: 0, tv_nsec: NAP_NANOS };
     loop {
-        match flock(&file, FlockOperation::LockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(Errno::INTR) => {}
+        let file = how.open(&path).map_err(|e| trouble("open", &path, e))?;
+        let locked = loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) if clock.now().since(start) < PATIENCE => {
+                    let _ = rustix::thread::nanosleep(&nap);
+                }
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        };
+        match locked {
+            // One that was removed meanwhile keeps nobody out.
+            Ok(()) if is_at(&file, &path).map_err(|e| trouble("look at", &path, e))? => {
+                return Ok(file);
+            }
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(Error::new(
+                    Kind::Unreachable,
+                    format!("another process keeps {} locked", path.display()),
+                )
+                .with_hint("look for a stopped process (fuser)"));
+            }
             Err(e) => return Err(trouble("lock", &path, e.into())),
         }
     }

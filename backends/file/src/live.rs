@@ -12,6 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::layout::exclusive;
+use crate::lockfile::make_dir;
 use crate::trouble::trouble;
 
 /// How many dead sessions a new one clears away.
@@ -33,6 +34,8 @@ impl Session {
         let dir = root.join("sessions");
         let say = |e| trouble("make a session in", &dir, e);
         let _alone = exclusive(root)?;
+        // Empty directories are what a tmp-cleaner removes first.
+        make_dir(&dir).map_err(say)?;
         clear_dead(&dir).map_err(say)?;
         let id = ReqId::random().to_string()[..16].to_owned();
         let live = lock_new(&dir.join(format!("{id}.live"))).map_err(say)?;

@@ -62,12 +62,7 @@ impl LockFile {
 
     /// Whether the file at the path is still this one.
     pub(crate) fn is_current(&self) -> io::Result<bool> {
-        let mine = self.file.metadata()?;
-        match std::fs::metadata(&self.path) {
-            Ok(there) => Ok((mine.dev(), mine.ino()) == (there.dev(), there.ino())),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(e),
-        }
+        is_at(&self.file, &self.path)
     }
 
     pub(crate) fn read(&self) -> io::Result<Content> {
@@ -98,6 +93,16 @@ impl Drop for LockFile {
     /// descriptor until it runs its program.
     fn drop(&mut self) {
         let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// Whether the file at a path is this one.
+pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let mine = file.metadata()?;
+    match std::fs::metadata(path) {
+        Ok(there) => Ok((mine.dev(), mine.ino()) == (there.dev(), there.ino())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
     }
 }
 

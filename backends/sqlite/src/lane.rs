@@ -3,7 +3,6 @@
 //! Whatever is queued when the write lock comes goes into one transaction: under load one commit
 //! serves many callers. A caller that is gone does not stop its job.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -13,7 +12,7 @@ use distlock_core::{Error, FullName, Kind, engine};
 use tokio::sync::oneshot;
 
 use crate::ledger::{Ledger, Move};
-use crate::post::Post;
+use crate::post::{Post, Silent};
 
 /// At most this many calls in one transaction, so that the first is not kept waiting by the last.
 const BATCH: usize = 256;
@@ -86,9 +85,18 @@ struct Worker<F> {
 impl<F: Fn() -> Result<Ledger, Error>> Worker<F> {
     fn work(mut self) {
         while let Ok(job) = self.rx.recv() {
+            if let Job::Quit(done) = job {
+                drop(self.ledger.take());
+                let _ = done.send(());
+                return;
+            }
             let mut ledger = match self.ledger.take() {
-                Some(ledger) => Ok(ledger),
-                None => (self.open)(),
+                Some(ledger) if !ledger.is_replaced() => Ok(ledger),
+                // The old one is closed first.
+                old => {
+                    drop(old);
+                    (self.open)()
+                }
             };
             let quit = match job {
                 Job::Quit(done) => Some(done),
@@ -136,7 +144,7 @@ impl<F: Fn() -> Result<Ledger, Error>> Worker<F> {
             }
         }
         let done = match ledger {
-            Ok(ledger) => begun.and_then(|()| ledger.finish(&moves, &HashSet::new())),
+            Ok(ledger) => begun.and_then(|()| ledger.finish(&moves, &Silent::new())),
             Err(e) => Err(e.clone()),
         };
         let (replies, effects) = match done {
@@ -151,6 +159,7 @@ impl<F: Fn() -> Result<Ledger, Error>> Worker<F> {
         match ledger {
             Ok(ledger) => {
                 self.tell(ledger, effects);
+                ledger.trim();
                 looks.into_iter().for_each(|(q, a)| drop(a.send(ledger.look(&q))));
             }
             Err(e) => looks.into_iter().for_each(|(_, a)| drop(a.send(Err(e.clone())))),
@@ -161,9 +170,9 @@ impl<F: Fn() -> Result<Ledger, Error>> Worker<F> {
     /// Tells whom it concerns. A promotion that reaches nobody is taken back and the next one
     /// told, until somebody alive has it.
     fn tell(&self, ledger: &mut Ledger, mut effects: Vec<(FullName, Effects)>) {
-        let mut dead = HashSet::new();
+        let mut silent = Silent::new();
         loop {
-            let unheard = self.post.deliver(effects, &mut dead);
+            let unheard = self.post.deliver(effects, &mut silent);
             if unheard.is_empty() {
                 return;
             }
@@ -171,7 +180,7 @@ impl<F: Fn() -> Result<Ledger, Error>> Worker<F> {
                 .into_iter()
                 .map(|(lock, req, gone)| (lock, Op::Withdraw { req, gone }))
                 .collect();
-            match ledger.begin().and_then(|()| ledger.finish(&moves, &dead)) {
+            match ledger.begin().and_then(|()| ledger.finish(&moves, &silent)) {
                 Ok(applied) => effects = applied.effects,
                 Err(e) => {
                     // The claim ends by itself within a second.

@@ -3,8 +3,8 @@
 //! `begin` takes the write lock; `finish` runs every move on the states, each decoded and encoded
 //! once, and commits. Time is read in between, when nobody else can write.
 
-use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use distlock_core::info::{LockInfo, Query};
@@ -13,8 +13,10 @@ use distlock_core::{Clock, Error, FullName, Kind, Name};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::boot::Boot;
+use crate::log::Log;
 use crate::options::Sync;
-use crate::place::Place;
+use crate::place::{Files, Place};
+use crate::post::Silent;
 use crate::schema;
 use crate::sweep::Sweep;
 use crate::trouble::trouble;
@@ -40,6 +42,8 @@ pub(crate) struct Applied {
 pub(crate) struct Ledger {
     conn: Connection,
     file: PathBuf,
+    /// What the connection works on.
+    files: Files,
     boot: Boot,
     clock: Clock,
     sync: Sync,
@@ -48,6 +52,7 @@ pub(crate) struct Ledger {
     /// The ceiling as last read.
     ceiling: u64,
     sweep: Sweep,
+    log: Log,
 }
 
 /// The row about the whole.
@@ -94,12 +99,27 @@ pub(crate) fn rules() -> Rules {
 
 impl Ledger {
     pub(crate) fn open(place: &Place, boot: Boot, clock: Clock, sync: Sync) -> Result<Self, Error> {
-        let conn = schema::connect(&place.file, &boot)?;
+        let log = Log::of(&place.file);
+        let conn = schema::connect(&place.file, &boot, log.hasty())?;
         let file = place.file.clone();
+        // The layout has been read, so both are there.
+        let files = Files::at(&file);
         let sweep = Sweep::default();
-        let mut ledger = Self { conn, file, boot, clock, sync, full: false, ceiling: 0, sweep };
+        let mut ledger =
+            Self { conn, file, files, boot, clock, sync, full: false, ceiling: 0, sweep, log };
         ledger.set_full(true)?;
         Ok(ledger)
+    }
+
+    /// The files this works on.
+    pub(crate) fn files(&self) -> Files {
+        self.files
+    }
+
+    /// Whether the database was removed or another put in its place: then everybody else uses
+    /// that one, and so must we.
+    pub(crate) fn is_replaced(&self) -> bool {
+        Files::at(&self.file).db != self.files.db
     }
 
     /// Takes the write lock, waiting at most [`schema::BUSY`] for others.
@@ -109,17 +129,13 @@ impl Ledger {
     }
 
     /// Runs the moves in the transaction that was begun. Promotions of waiters of a process that
-    /// is known to be dead are withdrawn in the same go.
-    pub(crate) fn finish(
-        &mut self,
-        moves: &[Move],
-        dead: &HashSet<String>,
-    ) -> Result<Applied, Error> {
-        let tried = match self.attempt(moves, dead) {
+    /// is known not to hear are withdrawn in the same go.
+    pub(crate) fn finish(&mut self, moves: &[Move], silent: &Silent) -> Result<Applied, Error> {
+        let tried = match self.attempt(moves, silent) {
             Ok(Tried::Uncovered) => {
                 self.rollback();
                 self.start(true)?;
-                self.attempt(moves, dead)
+                self.attempt(moves, silent)
             }
             tried => tried,
         };
@@ -131,6 +147,11 @@ impl Ledger {
         .inspect_err(|_| self.rollback())
     }
 
+    /// Keeps the log from growing for ever; now and then, when no caller waits for it.
+    pub(crate) fn trim(&mut self) {
+        self.log.trim(&self.conn);
+    }
+
     /// Lists locks: a snapshot, without the write lock.
     pub(crate) fn look(&mut self, query: &Query) -> Result<Vec<LockInfo>, Error> {
         self.run("BEGIN")?;
@@ -140,11 +161,15 @@ impl Ledger {
     }
 
     fn start(&mut self, full: bool) -> Result<(), Error> {
+        // Opening it again would not help: connections of one process share the old one.
+        if Files::at(&self.file).shm != self.files.shm {
+            return Err(split(&self.file));
+        }
         self.set_full(full)?;
         self.run("BEGIN IMMEDIATE")
     }
 
-    fn attempt(&mut self, moves: &[Move], dead: &HashSet<String>) -> Result<Tried, Error> {
+    fn attempt(&mut self, moves: &[Move], silent: &Silent) -> Result<Tried, Error> {
         let stored = self.meta()?;
         let mut meta = self.of_this_boot(stored.clone())?;
         let now = self.now();
@@ -156,7 +181,7 @@ impl Ledger {
             }
             applied.replies.push(match sheets.get_mut(lock) {
                 Some(Ok(sheet)) => {
-                    let (reply, effects) = play(&mut sheet.state, op, now, dead);
+                    let (reply, effects) = play(&mut sheet.state, op, now, silent);
                     if !effects.is_empty() {
                         applied.effects.push((lock.clone(), effects));
                     }
@@ -171,7 +196,11 @@ impl Ledger {
             self.ceiling = meta.ceiling;
             return Ok(Tried::Uncovered);
         }
-        if self.sync == Sync::Normal && top.max(now.wall.0 + micros(NEAR)) > meta.ceiling {
+        // Only by a commit that is synced: others take a ceiling they read for one that will last.
+        if self.sync == Sync::Normal
+            && self.full
+            && top.max(now.wall.0 + micros(NEAR)) > meta.ceiling
+        {
             meta.ceiling = top.max(now.wall.0) + micros(AHEAD);
         }
         let (mut wrote, mut fresh) = (false, 0);
@@ -358,14 +387,22 @@ impl Ledger {
     }
 }
 
+/// Somebody removed the file with the locks while the database was in use.
+pub(crate) fn split(file: &Path) -> Error {
+    Error::new(Kind::Store, "the -shm file was removed while the database was in use")
+        .with_hint("stop every process that uses the database, then start them again")
+        .store(format!("sqlite:{}", file.display()))
+}
+
 /// One step, and the withdrawal of every promotion in it that nobody can hear of.
-fn play(state: &mut LockState, op: &Op, now: Now, dead: &HashSet<String>) -> (Reply, Effects) {
+fn play(state: &mut LockState, op: &Op, now: Now, silent: &Silent) -> (Reply, Effects) {
     let rules = rules();
     let step = state.step(op, now, &rules);
     let mut effects = step.effects;
-    while let Some(i) = effects.turns.iter().position(|(_, via)| dead.contains(via)) {
-        let (req, _) = effects.turns.remove(i);
-        let more = state.step(&Op::Withdraw { req, gone: true }, now, &rules).effects;
+    while let Some(i) = effects.turns.iter().position(|(_, via)| silent.contains_key(via)) {
+        let (req, via) = effects.turns.remove(i);
+        let gone = silent.get(&via).copied().unwrap_or(false);
+        let more = state.step(&Op::Withdraw { req, gone }, now, &rules).effects;
         effects.turns.extend(more.turns);
         effects.contended.extend(more.contended);
         effects.revoked.extend(more.revoked);
@@ -405,11 +442,10 @@ mod tests {
     use distlock_core::{Label, Mode, Namespace, Owner, ReqId};
     use std::num::NonZeroU32;
 
-    fn cycle(ledger: &mut Ledger) -> u64 {
-        let lock = FullName { space: Namespace::default(), name: Name::new("x").unwrap() };
-        let req = ReqId::random();
+    fn touch(name: &str) -> Move {
+        let lock = FullName { space: Namespace::default(), name: Name::new(name).unwrap() };
         let claim = Claim {
-            req,
+            req: ReqId::random(),
             owner: Owner::new(),
             mode: Mode::Exclusive,
             ttl: AHEAD,
@@ -419,10 +455,15 @@ mod tests {
             block: NonZeroU32::MIN,
             via: String::new(),
         };
-        let moves =
-            [(lock.clone(), Op::Acquire { claim, wait: None }), (lock, Op::Release { req })];
+        (lock, Op::Acquire { claim, wait: None })
+    }
+
+    fn cycle(ledger: &mut Ledger) -> u64 {
+        let (lock, op) = touch("x");
+        let Op::Acquire { claim: Claim { req, .. }, .. } = op else { unreachable!() };
+        let moves = [(lock.clone(), op), (lock, Op::Release { req })];
         ledger.begin().unwrap();
-        let applied = ledger.finish(&moves, &HashSet::new()).unwrap();
+        let applied = ledger.finish(&moves, &Silent::new()).unwrap();
         match &applied.replies[0] {
             Ok(Reply::Granted { token, .. }) => token.get(),
             other => panic!("{other:?}"),
@@ -456,5 +497,26 @@ mod tests {
             }
         }
         assert!((4..30).contains(&raised), "raised {raised} times");
+    }
+
+    #[test]
+    fn a_ceiling_that_came_near_during_a_long_wait_is_not_raised_without_a_sync() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::prepare(&dir.path().join("x.db")).unwrap();
+        let boot = Boot::here(None).unwrap();
+        let clock = Clock::held();
+        let mut ledger = Ledger::open(&place, boot, clock.clone(), Sync::Normal).unwrap();
+        cycle(&mut ledger);
+        let synced = ledger.meta().unwrap().ceiling;
+        // Far from the ceiling when the write lock is asked for, near to it when it comes.
+        clock.advance(Duration::from_secs(7));
+        ledger.begin().unwrap();
+        assert!(!ledger.full);
+        clock.advance(Duration::from_secs(2));
+        let (lock, op) = touch("y");
+        ledger.finish(&[(lock, op)], &Silent::new()).unwrap();
+        assert_eq!(ledger.meta().unwrap().ceiling, synced, "raised, and a power cut undoes it");
+        cycle(&mut ledger);
+        assert!(ledger.full && ledger.meta().unwrap().ceiling > synced, "the next one raises it");
     }
 }

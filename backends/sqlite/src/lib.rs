@@ -16,6 +16,7 @@ mod boot;
 mod driver;
 mod lane;
 mod ledger;
+mod log;
 mod options;
 mod place;
 mod post;

@@ -5,11 +5,13 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use distlock_core::{Error, Kind};
-use rustix::fs::{CWD, FileType, Mode, mknodat, statfs};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, StatxAttributes, StatxFlags, mknodat, statfs, statx,
+};
 
 /// A database file that exists, on a file system that will do.
 #[derive(Clone, Debug)]
@@ -20,6 +22,26 @@ pub(crate) struct Place {
     pub(crate) sockets: PathBuf,
     /// Whether a reboot takes it away.
     pub(crate) volatile: bool,
+}
+
+/// Which very files a connection works on: SQLite goes on with them when others are put in their
+/// place, and would not see that everybody else uses those.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Files {
+    /// The database.
+    pub(crate) db: (u64, u64),
+    /// The file with the locks between processes.
+    pub(crate) shm: (u64, u64),
+}
+
+impl Files {
+    /// Those at the path now; a missing one is no file's number.
+    pub(crate) fn at(file: &Path) -> Self {
+        let number = |p: &Path| fs::metadata(p).map_or((0, 0), |m| (m.dev(), m.ino()));
+        let mut shm = file.to_owned().into_os_string();
+        shm.push("-shm");
+        Self { db: number(file), shm: number(Path::new(&shm)) }
+    }
 }
 
 /// The file systems served. An allow list, because a file system that two kernels share would make
@@ -61,15 +83,31 @@ impl Place {
             return Err(Error::new(Kind::Usage, "the path is too long for SQLite")
                 .with_hint(format!("at most {LONGEST} bytes, links resolved")));
         }
-        if !fs::metadata(&file).map_err(wrong)?.is_file() {
+        let meta = fs::metadata(&file).map_err(wrong)?;
+        if !meta.is_file() {
             return Err(Error::new(Kind::Usage, format!("{} is not a file", file.display()))
                 .with_hint("name a file in it, for example locks.db"));
+        }
+        // SQLite finds the log and the locks by the file's name: under a second name there would
+        // be others, and two who hold the same lock.
+        if meta.nlink() > 1 || is_mounted(&file) {
+            return Err(Error::new(
+                Kind::Refused,
+                format!("{} is known by a second name", file.display()),
+            )
+            .with_hint("remove the other hard links; mount its directory, not the file alone"));
         }
         let magic = local(&file)?;
         let mut sockets = file.clone().into_os_string();
         sockets.push(".distlock");
         Ok(Self { file, sockets: sockets.into(), volatile: magic == TMPFS })
     }
+}
+
+/// Whether something is mounted on the very path, as container engines do with single files.
+fn is_mounted(path: &Path) -> bool {
+    statx(CWD, path, AtFlags::empty(), StatxFlags::BASIC_STATS)
+        .is_ok_and(|s| s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 /// The magic number of the file system a path lies on, if that is a local one.
@@ -113,6 +151,13 @@ fn trouble(path: &Path, e: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mount_is_told_from_what_lies_in_one() {
+        assert!(is_mounted(Path::new("/proc")));
+        assert!(!is_mounted(Path::new("/proc/self/status")));
+        assert!(!is_mounted(tempfile::NamedTempFile::new().unwrap().path()));
+    }
 
     #[test]
     fn only_local_file_systems_are_served() {

@@ -3,7 +3,7 @@
 //! A datagram is only ever a hint, so none is acknowledged. What it also tells is life: the kernel
 //! refuses one to a socket whose process is gone.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::net::Shutdown;
@@ -11,7 +11,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use distlock_core::lease::{Ears, Wake};
@@ -58,11 +59,23 @@ impl Note {
 /// This session's address and its way to the others.
 pub(crate) struct Post {
     session: String,
-    dir: OwnedFd,
-    inbox: UnixDatagram,
+    path: PathBuf,
+    /// `None` once it is closed.
+    home: RwLock<Option<Arc<Home>>>,
     out: UnixDatagram,
     ears: Arc<OnceLock<Ears>>,
 }
+
+/// The directory as it was found, and our socket in it.
+struct Home {
+    dir: OwnedFd,
+    inbox: UnixDatagram,
+    /// Tells the reader that it was ended on purpose: an empty datagram looks the same.
+    over: AtomicBool,
+}
+
+/// The sessions that were not reached, and whether they are gone for ever.
+pub(crate) type Silent = HashMap<String, bool>;
 
 enum Sent {
     Heard,
@@ -84,26 +97,45 @@ impl Post {
                 .with_hint("the directory must be this user's own; it may be removed when unused")
                 .because(e)
         };
-        match DirBuilder::new().mode(0o700).create(dir) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(wrong(e)),
-            _ => {}
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(dir, flags, Mode::empty()).map_err(|e| wrong(e.into()))?;
         let session = ReqId::random().to_string();
-        // Between the making of a socket's name and its listening a dead one looks the same, so
-        // it gets its real name, which others may clean up, only when it listens.
-        let draft = format!("{session}.new");
-        let inbox = UnixDatagram::bind(within(&fd, &draft)).map_err(wrong)?;
-        rustix::fs::renameat(&fd, &draft, &fd, socket(&session)).map_err(|e| wrong(e.into()))?;
+        let ears: Arc<OnceLock<Ears>> = Arc::default();
+        let home = Home::make(dir, &session, &ears).map_err(wrong)?;
         let out = UnixDatagram::unbound().map_err(wrong)?;
         out.set_nonblocking(true).map_err(wrong)?;
-        let ears: Arc<OnceLock<Ears>> = Arc::default();
-        let post = Arc::new(Self { session, dir: fd, inbox, out, ears: ears.clone() });
-        let reader = post.inbox.try_clone().map_err(wrong)?;
-        engine::thread("distlock-post", move || listen(&reader, &ears)).map_err(wrong)?;
-        post.clean(dir);
-        Ok(post)
+        home.clean(dir);
+        let (path, home) = (dir.to_owned(), RwLock::new(Some(home)));
+        Ok(Arc::new(Self { session, path, home, out, ears }))
+    }
+
+    /// Makes the address anew if somebody removed it: without it others take us for dead. Says
+    /// whether that was needed.
+    pub(crate) fn heal(&self) -> bool {
+        if self.home().is_none_or(|home| home.is_there(&self.path, &self.session)) {
+            return false;
+        }
+        let mut slot = self.home.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have done it, or closed it, meanwhile.
+        match &*slot {
+            Some(home) if !home.is_there(&self.path, &self.session) => {}
+            _ => return slot.is_some(),
+        }
+        match Home::make(&self.path, &self.session, &self.ears) {
+            Ok(home) => {
+                tracing::warn!(path = %self.path.display(), "our socket was removed; made anew");
+                slot.replace(home).into_iter().for_each(|old| old.end());
+                // Whoever could not reach us meanwhile has given up.
+                self.ears.get().into_iter().for_each(|ears| ears(Wake::Everybody));
+                true
+            }
+            Err(e) => {
+                tracing::warn!(error = %e, "our socket was removed and cannot be made anew");
+                false
+            }
+        }
+    }
+
+    fn home(&self) -> Option<Arc<Home>> {
+        self.home.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where this session is told things: what a claim says in `via`.
@@ -117,10 +149,11 @@ impl Post {
     }
 
     /// Tells everybody; answers with the promotions that reached nobody, and whether for ever.
+    /// Who was not reached is not tried again in the same round.
     pub(crate) fn deliver(
         &self,
         effects: Vec<(FullName, Effects)>,
-        dead: &mut HashSet<String>,
+        silent: &mut Silent,
     ) -> Vec<(FullName, ReqId, bool)> {
         let mut letters: BTreeMap<String, Vec<Note>> = BTreeMap::new();
         for (lock, effects) in effects {
@@ -143,18 +176,16 @@ impl Post {
             }
             while !notes.is_empty() {
                 let rest = notes.split_off(notes.len().min(NOTES));
-                let gone = match self.send(&via, &notes) {
+                let gone = silent.get(&via).copied().or_else(|| match self.send(&via, &notes) {
                     Sent::Heard => None,
                     Sent::Dead => Some(true),
                     // A full socket is no proof of death: it keeps its place in line and is passed
                     // over until it is heard of. Leaving it the claim would keep all others
                     // waiting for that long, and then cost it its place.
                     Sent::Deaf => Some(false),
-                };
-                if gone == Some(true) {
-                    dead.insert(via.clone());
-                }
+                });
                 if let Some(gone) = gone {
+                    silent.insert(via.clone(), gone);
                     let turns = notes.into_iter().filter(|n| n.what == What::Turn);
                     unheard.extend(turns.map(|n| (n.lock, n.req, gone)));
                 }
@@ -166,8 +197,11 @@ impl Post {
 
     /// Ends the reader and takes the address away.
     pub(crate) fn close(&self) {
-        let _ = rustix::fs::unlinkat(&self.dir, socket(&self.session), AtFlags::empty());
-        let _ = self.inbox.shutdown(Shutdown::Both);
+        let home = self.home.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(home) = home {
+            let _ = rustix::fs::unlinkat(&home.dir, socket(&self.session), AtFlags::empty());
+            home.end();
+        }
     }
 
     fn send(&self, via: &str, notes: &[Note]) -> Sent {
@@ -176,12 +210,14 @@ impl Post {
             return Sent::Deaf;
         }
         let Ok(letter) = serde_json::to_vec(notes) else { return Sent::Deaf };
-        let path = within(&self.dir, &socket(via));
         let (tries, nap) = FULL;
         for _ in 0..tries {
-            match self.out.send_to(&letter, &path) {
+            let Some(home) = self.home() else { return Sent::Deaf };
+            match self.out.send_to(&letter, within(&home.dir, &socket(via))) {
                 Ok(_) => return Sent::Heard,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::park_timeout(nap),
+                // Not in a directory that is not the one any more.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && self.heal() => {}
                 Err(e) if is_dead(&e) => return Sent::Dead,
                 Err(e) => {
                     tracing::warn!(error = %e, session = via, "a wake-up could not be sent");
@@ -190,6 +226,42 @@ impl Post {
             }
         }
         Sent::Deaf
+    }
+}
+
+impl Home {
+    /// Binds a socket for a session and starts the thread that reads it.
+    fn make(path: &Path, session: &str, ears: &Arc<OnceLock<Ears>>) -> io::Result<Arc<Self>> {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty())?;
+        // Between the making of a socket's name and its listening a dead one looks the same, so
+        // it gets its real name, which others may clean up, only when it listens.
+        let draft = format!("{session}.new");
+        let inbox = UnixDatagram::bind(within(&dir, &draft))?;
+        rustix::fs::renameat(&dir, &draft, &dir, socket(session))?;
+        let home = Arc::new(Self { dir, inbox, over: AtomicBool::new(false) });
+        let (reader, ears) = (home.clone(), ears.clone());
+        engine::thread("distlock-post", move || listen(&reader, &ears))?;
+        Ok(home)
+    }
+
+    /// Whether the directory at the path is this one, with our socket in it.
+    fn is_there(&self, path: &Path, session: &str) -> bool {
+        let here = rustix::fs::fstat(&self.dir).map(|s| (s.st_dev, s.st_ino));
+        let there = rustix::fs::lstat(path).map(|s| (s.st_dev, s.st_ino));
+        here.is_ok()
+            && here == there
+            && rustix::fs::statat(&self.dir, socket(session), AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Ends the reader.
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        let _ = self.inbox.shutdown(Shutdown::Both);
     }
 
     /// Removes the sockets of sessions that ended without a word.
@@ -227,12 +299,12 @@ fn within(dir: &OwnedFd, name: &str) -> PathBuf {
     format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()).into()
 }
 
-/// Reads until the socket is shut down.
-fn listen(inbox: &UnixDatagram, ears: &OnceLock<Ears>) {
+/// Reads until it is ended.
+fn listen(home: &Home, ears: &OnceLock<Ears>) {
     let mut letter = vec![0; LETTER];
     loop {
-        match inbox.recv(&mut letter) {
-            Ok(0) => return,
+        match home.inbox.recv(&mut letter) {
+            _ if home.over.load(Ordering::Acquire) => return,
             Ok(n) => match serde_json::from_slice::<Vec<Note>>(&letter[..n]) {
                 Ok(notes) => {
                     if let Some(ears) = ears.get() {
@@ -267,22 +339,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let post = Post::open(dir.path()).unwrap();
         let session = ReqId::random().to_string();
-        let silent = UnixDatagram::bind(dir.path().join(socket(&session))).unwrap();
-        let mut dead = HashSet::new();
+        let reader = UnixDatagram::bind(dir.path().join(socket(&session))).unwrap();
+        let mut silent = Silent::new();
         let mut heard = 0;
         let unheard = loop {
-            let unheard = post.deliver(turn(&session), &mut dead);
+            let unheard = post.deliver(turn(&session), &mut silent);
             if !unheard.is_empty() {
                 break unheard;
             }
             heard += 1;
         };
-        assert!(heard > 0 && !unheard[0].2 && dead.is_empty(), "full is not dead");
-        drop(silent);
-        assert!(post.deliver(turn(&session), &mut dead)[0].2, "refused");
-        assert!(dead.contains(&session));
-        assert!(post.deliver(turn(&ReqId::random().to_string()), &mut dead)[0].2, "no such file");
-        assert!(!post.deliver(turn("../elsewhere"), &mut dead)[0].2, "not an address of ours");
+        assert!(heard > 0 && !unheard[0].2, "full is not dead");
+        assert_eq!(silent.get(&session), Some(&false));
+        drop(reader);
+        let mut silent = Silent::new();
+        assert!(post.deliver(turn(&session), &mut silent)[0].2, "refused");
+        assert_eq!(silent.get(&session), Some(&true));
+        assert!(post.deliver(turn(&ReqId::random().to_string()), &mut silent)[0].2, "no such file");
+        assert!(!post.deliver(turn("../elsewhere"), &mut silent)[0].2, "not an address of ours");
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! whole. `hi` and `touched` stand beside the state so that the sweep need not decode it.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use distlock_core::{Clock, Error, Kind};
@@ -19,6 +21,8 @@ const APPLICATION: i32 = 0x6473_746C;
 const LAYOUT: i32 = 1;
 /// How long to wait for another process's transaction.
 pub(crate) const BUSY: Duration = Duration::from_secs(5);
+/// How long for something that can as well be done later.
+const HASTE: Duration = Duration::from_millis(20);
 /// How long to sleep between two looks at a lock that another process has: SQLite's own handler
 /// sleeps up to 100 ms, which is many commits.
 const NAP: Duration = Duration::from_micros(100);
@@ -44,11 +48,16 @@ const TABLES: &str = "
     ) STRICT, WITHOUT ROWID;";
 
 /// Opens a connection to a database of ours, made new if the file is empty.
-pub(crate) fn connect(file: &Path, boot: &Boot) -> Result<Connection, Error> {
+/// While `hasty` is set it waits for others only for a moment.
+pub(crate) fn connect(
+    file: &Path,
+    boot: &Boot,
+    hasty: &Arc<AtomicBool>,
+) -> Result<Connection, Error> {
     let wrong = |e| trouble(file, e);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(file, flags).map_err(wrong)?;
-    conn.busy_handler(Some(patience())).map_err(wrong)?;
+    conn.busy_handler(Some(patience(hasty.clone()))).map_err(wrong)?;
     // A process that comes and goes would otherwise pay for a checkpoint at each end.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(wrong)?;
     conn.set_prepared_statement_cache_capacity(32);
@@ -58,8 +67,8 @@ pub(crate) fn connect(file: &Path, boot: &Boot) -> Result<Connection, Error> {
     Ok(conn)
 }
 
-/// Waits for another's lock in naps, for [`BUSY`] in all.
-fn patience() -> impl FnMut(i32) -> bool + Send + 'static {
+/// Waits for another's lock in naps, for [`BUSY`] in all, or [`HASTE`].
+fn patience(hasty: Arc<AtomicBool>) -> impl FnMut(i32) -> bool + Send + 'static {
     let clock = Clock::system();
     let mut start = clock.now();
     move |n| {
@@ -70,7 +79,7 @@ fn patience() -> impl FnMut(i32) -> bool + Send + 'static {
         // SQLite calls from inside a statement: the thread must wait here. Parking may end early,
         // which only means one more look.
         std::thread::park_timeout(nap);
-        clock.now().since(start) < BUSY
+        clock.now().since(start) < if hasty.load(Ordering::Relaxed) { HASTE } else { BUSY }
     }
 }
 
@@ -98,7 +107,7 @@ impl From<rusqlite::Error> for Fault {
 /// Repeats what loses against another process that opens the same file: the switch to the
 /// write-ahead log answers "busy" without asking the busy handler.
 fn retried(mut work: impl FnMut() -> Result<(), Fault>) -> Result<(), Fault> {
-    let mut nap = patience();
+    let mut nap = patience(Arc::default());
     let mut n = 0;
     loop {
         match work() {

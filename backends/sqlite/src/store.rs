@@ -1,7 +1,7 @@
 //! The store: every call becomes moves for a lane.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use distlock_core::capability::{Capability, Fence};
@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 
 use crate::boot::Boot;
 use crate::lane::Lane;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, split};
 use crate::options::{SqliteOptions, capability};
-use crate::place::Place;
+use crate::place::{Files, Place};
 use crate::post::Post;
 
 /// Locks in a database file, for the processes of one host.
@@ -68,7 +68,24 @@ impl Sqlite {
         let sockets = place.sockets.clone();
         let open = {
             let clock = clock.clone();
-            move || Ledger::open(&place, boot.clone(), clock.clone(), sync)
+            let known = Arc::new(Mutex::new(None));
+            move || {
+                // Again each time: somebody may have removed the file.
+                let place = Place::prepare(&place.file)?;
+                let ledger = Ledger::open(&place, boot.clone(), clock.clone(), sync)?;
+                // All connections of one store to one file must use one -shm file.
+                let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+                let files = ledger.files();
+                match *known {
+                    Some(Files { db, shm }) if db == files.db && shm != files.shm => {
+                        Err(split(&place.file))
+                    }
+                    _ => {
+                        *known = Some(files);
+                        Ok(ledger)
+                    }
+                }
+            }
         };
         let mut ledger = open().map_err(|e| e.store(&site))?;
         // An empty transaction: ends the leases of another boot, refuses another time namespace.
@@ -116,6 +133,7 @@ impl LeaseStore for Sqlite {
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
+        self.post.heal();
         let beat = |(key, wait): &(Key, Duration)| {
             (key.lock.clone(), Op::Heartbeat { req: key.req, wait: *wait })
         };
@@ -125,6 +143,7 @@ impl LeaseStore for Sqlite {
     }
 
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        self.post.heal();
         let renewal = |d: &Due| (d.key.lock.clone(), Op::Renew { req: d.key.req, ttl: d.ttl });
         let replies = self.lane().play(due.iter().map(renewal).collect()).await;
         let told = |(r, d): (Result<Reply, Error>, &Due)| {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use distlock_core::{Error, Kind};
 use rusqlite::ErrorCode;
+use rustix::io::Errno;
 
 /// What SQLite said, as an error of ours with what to do next.
 pub(crate) fn trouble(file: &Path, e: rusqlite::Error) -> Error {
@@ -23,6 +24,11 @@ pub(crate) fn trouble(file: &Path, e: rusqlite::Error) -> Error {
             ),
         Some(ErrorCode::ReadOnly) => Error::new(Kind::Refused, "the database cannot be written")
             .with_hint("check who owns the file, and whether its file system is read-only"),
+        Some(ErrorCode::CannotOpen) if out_of_descriptors() => {
+            Error::new(Kind::Store, "no file descriptor is left for the database")
+                .with_hint("raise `ulimit -n`, or look for what keeps so many files open")
+                .transient()
+        }
         Some(ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
             Error::new(Kind::Credentials, "the database cannot be opened")
                 .with_hint("check who owns the file, its -wal and -shm files and their directory")
@@ -33,6 +39,14 @@ pub(crate) fn trouble(file: &Path, e: rusqlite::Error) -> Error {
         _ => Error::new(Kind::Store, "SQLite failed"),
     };
     error.store(format!("sqlite:{}", file.display())).because(e)
+}
+
+/// SQLite does not say why it could not open a file; another one fails for the same reason.
+fn out_of_descriptors() -> bool {
+    std::fs::File::open("/dev/null").is_err_and(|e| {
+        let code = e.raw_os_error();
+        [Errno::MFILE, Errno::NFILE].iter().any(|n| code == Some(n.raw_os_error()))
+    })
 }
 
 /// Whether trying again at once may help: another process is opening or recovering the same file.

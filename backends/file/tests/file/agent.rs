@@ -63,6 +63,7 @@ pub fn maybe_run() {
                     assert!(attempt(store, "another").await.is_ok());
                     "cancelled".to_owned()
                 }
+                ["exhaust"] => crate::hostile::exhaust(store).await,
                 ["unlock"] => {
                     store.unlock(held.take().unwrap()).await.unwrap();
                     "free".to_owned()

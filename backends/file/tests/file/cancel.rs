@@ -36,10 +36,12 @@ fn drop_free() {
                     let token = until_free(&b, "x").await;
                     assert!(token > last);
                     last = token;
-                    assert_eq!(in_line(dir.path(), "x"), 0);
+                    // It may have stood in line behind the try of the other for a moment.
+                    until_in_line(dir.path(), "x", 0);
                 }
                 Some(Ok(Locked::Held { .. })) => {
-                    assert!(n >= 2, "one poll to ask, one to hear");
+                    // A worker that is quick answers within the poll that asks.
+                    assert!(n >= 1, "not without being asked");
                     break;
                 }
                 Some(_) => panic!("neither held nor pending"),
@@ -70,7 +72,8 @@ fn drop_busy() {
                     until_in_line(dir.path(), "x", 0);
                 }
                 Some(Ok(Locked::Held { .. })) => {
-                    assert!(n > 2, "asked, heard its place, heard of the grant");
+                    // Its place is no news any more when the grant comes first.
+                    assert!(n > 1, "asked, heard of the grant");
                     break;
                 }
                 Some(_) => panic!("neither held nor pending"),

@@ -7,6 +7,7 @@ mod basics;
 mod cancel;
 mod crash;
 mod dir;
+mod hostile;
 mod load;
 mod order;
 mod time;
@@ -23,6 +24,7 @@ fn main() {
         cancel::trials(),
         crash::trials(),
         dir::trials(),
+        hostile::trials(),
         load::trials(),
         order::trials(),
         time::trials(),

@@ -95,6 +95,16 @@ pub(crate) fn role() -> bool {
                 say(cycle(&store, "stream").await);
             }
         }),
+        // Renews beside a crowd.
+        "crowd" => run(async { say(crate::load::hammer(path).await) }),
+        "exhaust" => run(async { say(crate::hostile::exhaust(open().await).await) }),
+        "fill" => run(async { crate::hostile::fill(open().await, say, || drop(hear())).await }),
+        // Takes one lock and keeps it.
+        "hold" => run(async {
+            let store = open().await;
+            say(take(&store, &ask("held")).await);
+            hear();
+        }),
         // Joins the line of the given names and then only listens.
         "wait" => run(async {
             let store = open().await;

@@ -5,8 +5,10 @@
 mod child;
 mod differential;
 mod file;
+mod hostile;
 mod kit;
 mod life;
+mod load;
 mod tokens;
 mod wake;
 
@@ -18,7 +20,15 @@ fn main() {
     }
     let args = Arguments::from_args();
     let mut trials = Vec::new();
-    for part in [differential::TRIALS, file::TRIALS, life::TRIALS, tokens::TRIALS, wake::TRIALS] {
+    for part in [
+        differential::TRIALS,
+        file::TRIALS,
+        hostile::TRIALS,
+        life::TRIALS,
+        load::TRIALS,
+        tokens::TRIALS,
+        wake::TRIALS,
+    ] {
         trials.extend(part.iter().map(|(name, test)| {
             Trial::test(*name, move || {
                 test();
