@@ -27,12 +27,14 @@ pub struct Guard {
     client: Arc<Client>,
     held: Held,
     done: bool,
+    /// A release was begun: the store may have done it, whatever it answered.
+    giving: bool,
 }
 
 impl Guard {
     pub(crate) fn new(client: Arc<Client>, hold: Arc<Hold>) -> Self {
         client.observer.holds(1.0);
-        Self { client, held: Held(hold), done: false }
+        Self { client, held: Held(hold), done: false, giving: false }
     }
 
     fn hold(&self) -> &Arc<Hold> {
@@ -59,22 +61,28 @@ impl Guard {
     }
 
     /// Like [`Guard::release`], but leaves the guard to the caller, who may try again after an
-    /// error. Once it has succeeded, further calls answer [`Released::WasLost`].
+    /// error. From the first call on the lock is not held any more for all one knows, and the
+    /// guard says so. Once it has succeeded, further calls answer [`Released::WasLost`].
     ///
     /// # Errors
     /// When the store does not answer; the outcome is then unknown.
     ///
     /// # Cancel safety
-    /// Dropping the future changes nothing: call it again, or drop the guard.
+    /// Dropping the future leaves the release begun: call it again, or drop the guard.
     pub async fn give_back(&mut self) -> Result<Released, Error> {
         if self.done {
             return Ok(Released::WasLost);
         }
         let hold = self.hold().clone();
         self.client.keeper.remove(&hold.key.req);
-        let valid = || Held(hold.clone()).check().is_ok();
+        if self.held.check().is_ok() {
+            // Before the request leaves: the store may free it any moment from then on.
+            self.giving = true;
+            hold.end();
+        }
+        let valid = || hold.in_time();
         // A lost lock is answered at once; what may be left of it is cleared in the background.
-        if !valid() {
+        if !self.giving || !valid() {
             self.finish("lost");
             self.client.reaper.release(hold.key.clone(), hold.ttl);
             return Ok(Released::WasLost);
@@ -120,6 +128,7 @@ impl Guard {
         }
         let ticket = self.ticket();
         self.client.keeper.remove(&self.hold().key.req);
+        self.hold().end();
         self.finish("detached");
         Ok(ticket)
     }
@@ -160,7 +169,12 @@ impl Drop for Guard {
         if !self.done {
             let hold = self.hold().clone();
             self.client.keeper.remove(&hold.key.req);
-            self.finish(if hold.is_lost() { "lost" } else { "released" });
+            self.finish(match (self.giving, hold.is_lost()) {
+                (true, _) => "unknown",
+                (false, true) => "lost",
+                (false, false) => "released",
+            });
+            hold.end();
             self.client.reaper.release(hold.key.clone(), hold.ttl);
         }
     }

@@ -1,0 +1,51 @@
+//! What happens at the edges: after the end, beside another, at the same moment.
+
+use super::*;
+
+fn full(name: &str) -> FullName {
+    FullName { space: crate::Namespace::default(), name: crate::Name::new(name).unwrap() }
+}
+
+fn queued(memory: &Memory, name: &str) -> Vec<crate::state::Waiter> {
+    memory.peek(&full(name)).map_or(Vec::new(), |s| s.queue.into_iter().collect())
+}
+
+#[tokio::test]
+async fn a_view_of_a_hold_ends_with_its_guard() {
+    let s = scene();
+    let first = s.locks.lock("a").await.unwrap();
+    let (held, told) = (first.held(), first.cancellation_token());
+    let _ = first.release().await.unwrap();
+    let second = s.locks.lock("a").await.unwrap();
+    second.check().unwrap();
+    assert_eq!(held.check().unwrap_err().why, Why::Released, "two are valid at once");
+    assert!(told.is_cancelled());
+    assert_eq!(held.lost().await.why, Why::Released);
+    let held = second.held();
+    drop(second);
+    assert_eq!(held.check().unwrap_err().why, Why::Released);
+    let third = s.locks.lock("a").await.unwrap();
+    let held = third.held();
+    third.detach().unwrap();
+    assert_eq!(held.check().unwrap_err().why, Why::Released);
+}
+
+#[tokio::test]
+async fn a_release_without_an_answer_is_not_believed_in_any_more() {
+    let s = scene();
+    let clock = s.clock.clone();
+    let mut guard = s.locks.lock("a").await.unwrap();
+    s.spy.drop_releases.store(3, Ordering::SeqCst);
+    let (released, ()) = tokio::join!(guard.give_back(), async {
+        for n in 1..3 {
+            until("a try", || s.spy.calls.lock().unwrap().len() == n).await;
+            until("the wait before the next", || clock.sleepers() > 1).await;
+            clock.advance(Duration::from_millis(50));
+        }
+    });
+    assert!(released.is_err());
+    let other = s.locks.lock("a").await.unwrap(); // the store had released it
+    other.check().unwrap();
+    assert!(guard.check().is_err(), "two guards are valid at once");
+    assert_eq!(guard.give_back().await.unwrap(), Released::Released);
+}
