@@ -59,7 +59,7 @@ impl Client {
     pub(crate) async fn close(&self) {
         self.closing.cancel();
         for hold in self.keeper.all() {
-            self.keeper.remove(&hold.key.req);
+            self.keeper.remove(&hold);
             hold.latch(Why::Closed);
             self.reaper.release(hold.key.clone(), hold.ttl);
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::error::{Error, Outcome};
 use crate::hold::{Held, Hold};
+use crate::lost::Why;
 use crate::seam::Released;
 use crate::ticket::{Ticket, fingerprint};
 
@@ -74,7 +75,7 @@ impl Guard {
             return Ok(Released::WasLost);
         }
         let hold = self.hold().clone();
-        self.client.keeper.remove(&hold.key.req);
+        self.client.keeper.remove(&hold);
         if self.held.check().is_ok() {
             // Before the request leaves: the store may free it any moment from then on.
             self.giving = true;
@@ -84,7 +85,7 @@ impl Guard {
         // A lost lock is answered at once; what may be left of it is cleared in the background.
         if !self.giving || !valid() {
             self.finish("lost");
-            self.client.reaper.release(hold.key.clone(), hold.ttl);
+            self.clear(&hold);
             return Ok(Released::WasLost);
         }
         let mut tries = 0;
@@ -127,13 +128,17 @@ impl Guard {
             .with_hint("use a store whose capability says detach, such as sqlite"));
         }
         let ticket = self.ticket();
-        self.client.keeper.remove(&self.hold().key.req);
+        self.client.keeper.remove(self.hold());
         self.hold().end();
         self.finish("detached");
         Ok(ticket)
     }
 
     /// The ticket of this hold: what [`Guard::detach`] gives, without letting go.
+    ///
+    /// Resumed with the same client, the hold passes to the new guard, and this one says that it
+    /// was released. Resumed elsewhere while this guard lives, both hold it, and a release by one
+    /// is known to the other only at its next renewal: detach before you pass a ticket on.
     #[must_use]
     pub fn ticket(&self) -> Ticket {
         let hold = self.hold();
@@ -143,6 +148,13 @@ impl Guard {
             token: hold.token,
             ttl: hold.ttl,
             store: fingerprint(self.client.backend.site()),
+        }
+    }
+
+    /// Clears in the background what may be left at the store, unless it is another guard's.
+    fn clear(&self, hold: &Hold) {
+        if self.giving || hold.why() != Some(Why::Released) {
+            self.client.reaper.release(hold.key.clone(), hold.ttl);
         }
     }
 
@@ -168,14 +180,14 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.done {
             let hold = self.hold().clone();
-            self.client.keeper.remove(&hold.key.req);
+            self.client.keeper.remove(&hold);
             self.finish(match (self.giving, hold.is_lost()) {
                 (true, _) => "unknown",
                 (false, true) => "lost",
                 (false, false) => "released",
             });
+            self.clear(&hold);
             hold.end();
-            self.client.reaper.release(hold.key.clone(), hold.ttl);
         }
     }
 }

@@ -73,7 +73,10 @@ impl Keeper {
         let next = if renew { sent.plus(pace(&hold)) } else { BootInstant::FAR };
         let first = next.min(hold.deadline());
         let entry = Entry { hold: hold.clone(), next, tries: 0, in_flight: false };
-        self.kept().insert(hold.key.req, entry);
+        // One guard for one hold: who takes it up by its ticket has it from then on.
+        if let Some(old) = self.kept().insert(hold.key.req, entry) {
+            old.hold.end();
+        }
         if !self.alarm.started.swap(true, Ordering::AcqRel) {
             let (keeper, alarm) = (Arc::downgrade(self), self.alarm.clone());
             let timer = self.backend.clock().clone();
@@ -84,8 +87,11 @@ impl Keeper {
     }
 
     /// Looks after it no more: no renewal starts after this.
-    pub(crate) fn remove(&self, req: &ReqId) {
-        self.kept().remove(req);
+    pub(crate) fn remove(&self, hold: &Arc<Hold>) {
+        let mut kept = self.kept();
+        if kept.get(&hold.key.req).is_some_and(|e| Arc::ptr_eq(&e.hold, hold)) {
+            kept.remove(&hold.key.req);
+        }
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
@@ -182,7 +188,7 @@ impl Keeper {
 
     fn take(&self, hold: &Arc<Hold>, answer: Option<Kept>) -> &'static str {
         let mut kept = self.kept();
-        let entry = kept.get_mut(&hold.key.req);
+        let entry = kept.get_mut(&hold.key.req).filter(|e| Arc::ptr_eq(&e.hold, hold));
         let now = self.backend.clock().now();
         match answer {
             Some(Kept::Until { sent, ttl, margin, waiters }) => {

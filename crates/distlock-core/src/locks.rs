@@ -70,7 +70,7 @@ impl Locks {
     }
 
     /// Takes up a hold that was detached, here or in another process: renews it, and from then on
-    /// it is held by the guard.
+    /// it is held by the guard. A guard of this client that still had it has it no more.
     ///
     /// # Errors
     /// [`Kind::Lost`] when it is not held any more; [`Kind::Usage`] for a ticket of another store;

@@ -49,3 +49,22 @@ async fn a_release_without_an_answer_is_not_believed_in_any_more() {
     assert!(guard.check().is_err(), "two guards are valid at once");
     assert_eq!(guard.give_back().await.unwrap(), Released::Released);
 }
+
+#[tokio::test]
+async fn a_hold_that_is_resumed_here_is_its_old_guards_no_more() {
+    let s = scene();
+    let first = s.locks.lock("a").await.unwrap();
+    let second = s.locks.resume(&first.ticket()).await.unwrap();
+    assert_eq!(first.check().unwrap_err().why, Why::Released);
+    // Its end frees nothing and ends no renewal: the hold is the second guard's.
+    drop(first);
+    pass(&s.clock, TTL * 2).await;
+    second.check().unwrap();
+    assert!(s.locks.lock("a").try_acquire().await.unwrap().is_err());
+    let third = s.locks.resume(&second.ticket()).await.unwrap();
+    assert_eq!(second.release().await.unwrap(), Released::WasLost);
+    pass(&s.clock, TTL * 2).await;
+    third.check().unwrap();
+    assert_eq!(third.release().await.unwrap(), Released::Released);
+    assert!(s.locks.lock("a").try_acquire().await.unwrap().is_ok());
+}
