@@ -1,11 +1,13 @@
 //! What all clones of one [`Locks`](crate::Locks), its locks and its guards share.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::error::{Error, Kind};
+use crate::ids::ReqId;
 use crate::keeper::Keeper;
 use crate::label::Label;
 use crate::lost::Why;
@@ -24,6 +26,8 @@ pub(crate) struct Client {
     pub(crate) ttl: Ttl,
     pub(crate) label: Label,
     pub(crate) closing: CancellationToken,
+    /// The acquires under way, so that closing can take them back although nobody polls them.
+    asking: Mutex<HashMap<ReqId, Arc<Ask>>>,
 }
 
 impl Client {
@@ -38,7 +42,12 @@ impl Client {
         let reaper = Reaper::new(backend.clone());
         let keeper = Keeper::new(backend.clone(), reaper.clone(), observer.clone());
         let closing = CancellationToken::new();
-        Self { backend, keeper, reaper, observer, space, ttl, label, closing }
+        let asking = Mutex::default();
+        Self { backend, keeper, reaper, observer, space, ttl, label, closing, asking }
+    }
+
+    fn asking(&self) -> MutexGuard<'_, HashMap<ReqId, Arc<Ask>>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -58,6 +67,10 @@ impl Client {
     /// Gives everything back: what is held, what is asked for, what was dropped.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
+        let asking = std::mem::take(&mut *self.asking());
+        for ask in asking.into_values() {
+            self.reaper.abandon(ask.key(), ask.ttl);
+        }
         for hold in self.keeper.all() {
             self.keeper.remove(&hold);
             hold.latch(Why::Closed);
@@ -74,22 +87,25 @@ impl Client {
 /// until that is acknowledged.
 pub(crate) struct Undo {
     client: Arc<Client>,
-    ask: Option<Arc<Ask>>,
+    ask: Arc<Ask>,
 }
 
 impl Undo {
     pub(crate) fn new(client: Arc<Client>, ask: Arc<Ask>) -> Self {
-        Self { client, ask: Some(ask) }
+        client.asking().insert(ask.req, ask.clone());
+        Self { client, ask }
     }
 
-    pub(crate) fn disarm(mut self) {
-        self.ask = None;
+    pub(crate) fn disarm(self) {
+        self.client.asking().remove(&self.ask.req);
     }
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        if let Some(ask) = self.ask.take() {
+        // Not there: all was well, or closing has taken it back already.
+        let asking = self.client.asking().remove(&self.ask.req);
+        if let Some(ask) = asking {
             tracing::debug!(lock = %ask.lock, req = %ask.req, "acquire undone");
             self.client.reaper.abandon(ask.key(), ask.ttl);
         }

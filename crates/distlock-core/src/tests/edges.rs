@@ -68,3 +68,21 @@ async fn a_hold_that_is_resumed_here_is_its_old_guards_no_more() {
     assert_eq!(third.release().await.unwrap(), Released::Released);
     assert!(s.locks.lock("a").try_acquire().await.unwrap().is_ok());
 }
+
+#[tokio::test]
+async fn closing_takes_waiting_acquires_back_before_the_store_is_closed() {
+    let s = scene();
+    let holder = Locks::options().open(s.memory.client()).unwrap().lock("a").await.unwrap();
+    let mut waiter = std::pin::pin!(s.locks.lock("a").acquire());
+    tokio::select! {
+        biased;
+        _ = &mut waiter => panic!("it is held"),
+        () = until("it stands in line", || queued(&s.memory, "a").len() == 1) => {}
+    }
+    // Nobody looks at the waiting future now; closing must not depend on it.
+    s.locks.close().await;
+    assert!(queued(&s.memory, "a").is_empty(), "a closed client stands in line");
+    assert_eq!(*s.spy.calls.lock().unwrap(), ["abandon", "close"]);
+    assert_eq!(waiter.await.unwrap_err().kind(), Kind::Closed);
+    holder.check().unwrap();
+}
