@@ -74,13 +74,16 @@ impl Locks {
     ///
     /// # Errors
     /// [`Kind::Lost`] when it is not held any more; [`Kind::Usage`] for a ticket of another store;
-    /// store trouble.
+    /// [`Kind::Closed`] after [`Locks::close`]; store trouble.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the hold detached, perhaps renewed once.
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard, Error> {
         let client = &self.0;
         self.accepts(ticket)?;
+        if client.closing.is_cancelled() {
+            return Err(client.closed().during("resume").lock(&ticket.lock));
+        }
         let key = Key { lock: ticket.lock.clone(), req: ticket.req };
         let due = [Due { key: key.clone(), ttl: ticket.ttl }];
         let kept = client.backend.keep(&due).await.pop();
@@ -92,7 +95,9 @@ impl Locks {
                 let (clock, observer) = (client.clock().clone(), client.observer.clone());
                 let hold = Arc::new(Hold::new(key, &grant, ticket.ttl, None, clock, observer));
                 client.keeper.add(hold.clone(), sent, true);
-                Ok(Guard::new(client.clone(), hold))
+                let guard = Guard::new(client.clone(), hold);
+                // As after an acquire: whoever closes looks for holds after saying so.
+                if client.closing.is_cancelled() { fail(client.closed()) } else { Ok(guard) }
             }
             Some(Kept::Lost(why)) => {
                 let lost = Lost { lock: ticket.lock.clone(), token: ticket.token, why };

@@ -86,3 +86,12 @@ async fn closing_takes_waiting_acquires_back_before_the_store_is_closed() {
     assert_eq!(waiter.await.unwrap_err().kind(), Kind::Closed);
     holder.check().unwrap();
 }
+
+#[tokio::test]
+async fn a_closed_client_resumes_nothing() {
+    let s = scene();
+    let ticket = s.locks.lock("a").await.unwrap().detach().unwrap();
+    s.locks.close().await;
+    assert_eq!(s.locks.resume(&ticket).await.unwrap_err().kind(), Kind::Closed);
+    assert!(s.spy.batches().is_empty(), "renewed by a closed client");
+}
