@@ -133,10 +133,12 @@ impl Keeper {
         let mut kept = self.kept();
         kept.retain(|_, entry| {
             let hold = &entry.hold;
-            if !hold.is_lost() && now >= hold.deadline() {
+            // Its holder may have looked first, and latched it.
+            let over = hold.is_lost() || now >= hold.deadline();
+            if over {
                 self.ended(hold);
             }
-            !hold.is_lost()
+            !over
         });
         let any_due = kept.values().any(|e| !e.in_flight && e.next <= now);
         let mut due = Vec::new();
@@ -155,14 +157,11 @@ impl Keeper {
     }
 
     fn ended(&self, hold: &Arc<Hold>) {
-        if hold.deadline() == hold.max_end {
-            hold.latch(Why::MaxHold);
-            // A lease ends by itself; what lasts as long as the process must be given back.
-            if self.backend.capability().expiry == Expiry::WithProcess {
-                self.reaper.abandon(hold.key.clone(), hold.ttl);
-            }
-        } else {
-            hold.latch(Why::Expired);
+        hold.latch(if hold.deadline() == hold.max_end { Why::MaxHold } else { Why::Expired });
+        // A lease ends by itself; what lasts as long as the process must be given back.
+        let lasts = self.backend.capability().expiry == Expiry::WithProcess;
+        if lasts && hold.why() == Some(Why::MaxHold) {
+            self.reaper.abandon(hold.key.clone(), hold.ttl);
         }
     }
 

@@ -95,3 +95,23 @@ async fn a_closed_client_resumes_nothing() {
     assert_eq!(s.locks.resume(&ticket).await.unwrap_err().kind(), Kind::Closed);
     assert!(s.spy.batches().is_empty(), "renewed by a closed client");
 }
+
+#[tokio::test]
+async fn s10_max_hold_frees_what_lasts_with_its_process_whoever_notices_first() {
+    let s = scene_with(|c| c.expiry = crate::capability::Expiry::WithProcess);
+    let max = Duration::from_secs(5);
+    let guard = s.locks.lock("a").max_hold(max).await.unwrap();
+    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    // The library's thread is busy while its holder looks.
+    let (busy, is_busy) = std::sync::mpsc::channel();
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    crate::engine::spawn(async move {
+        busy.send(()).unwrap();
+        let _ = wait.recv();
+    });
+    is_busy.recv().unwrap();
+    s.clock.advance(max);
+    assert_eq!(guard.check().unwrap_err().why, Why::MaxHold);
+    drop(go_on);
+    until("it is given back", || s.spy.calls.lock().unwrap().contains(&"abandon")).await;
+}
