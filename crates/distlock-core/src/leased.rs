@@ -163,7 +163,7 @@ impl<S: LeaseStore> Inner<S> {
             }
             Answer::Waiting(standing) => {
                 entry.ahead.store(standing.ahead.unwrap_or(u32::MAX), Ordering::Relaxed);
-                self.beat();
+                self.beat(entry);
                 let head = standing.ahead == Some(0);
                 let again = standing.left.filter(|_| head).map(|left| left + AFTER_EXPIRY);
                 (standing, again)
@@ -217,21 +217,26 @@ impl<S: LeaseStore> Inner<S> {
         Ok(Attempt::Busy(Standing { ahead, ..standing }))
     }
 
-    /// Starts the shared heartbeat unless it beats already.
-    fn beat(self: &Arc<Self>) {
-        if !self.waiting.start_beating() {
+    /// Starts the shared heartbeat unless it beats already, and often enough for this waiter.
+    fn beat(self: &Arc<Self>, entry: &Entry) {
+        if !self.waiting.start_beating(entry.wait_lease) {
             return;
         }
         let inner = self.clone();
         engine::spawn(async move {
+            let mut last = inner.clock().now();
             loop {
-                let all = inner.waiting.all();
-                let shortest = all.iter().map(|e| e.wait_lease).min().unwrap_or(WAIT_LEASE);
-                inner.clock().sleep(shortest / 3).await;
+                let pace = inner.waiting.shortest().unwrap_or(WAIT_LEASE) / 3;
+                tokio::select! {
+                    biased;
+                    () = inner.clock().sleep_until(last.plus(pace)) => {}
+                    () = inner.waiting.hurry.notified() => continue,
+                }
                 if inner.waiting.stop_beating_if_empty() {
                     return;
                 }
-                inner.beat_once(shortest / 3).await;
+                last = inner.clock().now();
+                inner.beat_once(pace).await;
             }
         });
     }

@@ -1,7 +1,7 @@
 //! The waiters of one client: who they are, how they are woken, and their one shared heartbeat.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +15,10 @@ use crate::seam::Key;
 pub(crate) struct Waiting {
     entries: Mutex<HashMap<ReqId, Arc<Entry>>>,
     beating: AtomicBool,
+    /// The shortest wait-lease the heartbeat knows of, in nanoseconds.
+    shortest: AtomicU64,
+    /// Rung when a shorter one came while the heartbeat slept.
+    pub(crate) hurry: Notify,
 }
 
 /// One request in line.
@@ -63,9 +67,25 @@ impl Waiting {
         self.entries().values().cloned().collect()
     }
 
-    /// Whether the caller is to start the heartbeat: true for one at a time.
-    pub(crate) fn start_beating(&self) -> bool {
-        !self.beating.swap(true, Ordering::AcqRel)
+    /// Whether the caller is to start the heartbeat: true for one at a time. One that beats too
+    /// slowly for this wait-lease is told to hurry.
+    pub(crate) fn start_beating(&self, wait_lease: Duration) -> bool {
+        if !self.beating.swap(true, Ordering::AcqRel) {
+            return true;
+        }
+        if nanos(wait_lease) < self.shortest.load(Ordering::Acquire) {
+            self.hurry.notify_one();
+        }
+        false
+    }
+
+    /// The shortest wait-lease of all who wait now; whoever comes later compares with it.
+    pub(crate) fn shortest(&self) -> Option<Duration> {
+        // Longest of all while it is looked for, so that nobody who comes meanwhile is missed.
+        self.shortest.store(u64::MAX, Ordering::Release);
+        let shortest = self.entries().values().map(|e| e.wait_lease).min();
+        self.shortest.store(shortest.map_or(u64::MAX, nanos), Ordering::Release);
+        shortest
     }
 
     /// Ends the heartbeat if nobody waits; false when somebody came meanwhile.
@@ -76,6 +96,10 @@ impl Waiting {
         }
         entries.is_empty()
     }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Drop for Joined {

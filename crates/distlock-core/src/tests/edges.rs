@@ -115,3 +115,21 @@ async fn s10_max_hold_frees_what_lasts_with_its_process_whoever_notices_first() 
     drop(go_on);
     until("it is given back", || s.spy.calls.lock().unwrap().contains(&"abandon")).await;
 }
+
+#[tokio::test]
+async fn a_short_wait_is_heard_of_in_time_beside_a_long_one() {
+    let s = scene();
+    let others = Locks::options().ttl(TTL).open(s.memory.client()).unwrap();
+    let _held = (others.lock("a").await.unwrap(), others.lock("b").await.unwrap());
+    let long = tokio::spawn(s.locks.lock("b").acquire());
+    until("the long one waits", || queued(&s.memory, "b").len() == 1).await;
+    until("its heart beats", || s.clock.sleepers() > 1).await;
+    let ttl = Duration::from_millis(1500);
+    let short = tokio::spawn(s.locks.lock("a").ttl(ttl).acquire());
+    until("the short one waits", || queued(&s.memory, "a").len() == 1).await;
+    let before = queued(&s.memory, "a")[0].deadline;
+    s.clock.advance(ttl / 3);
+    until("it is heard of", || queued(&s.memory, "a")[0].deadline > before).await;
+    long.abort();
+    short.abort();
+}
