@@ -148,7 +148,7 @@ impl<S: LeaseStore> Inner<S> {
     ) -> Result<Verdict, Error> {
         let answer = match answer {
             // Its place is kept for a wait-lease: trouble that passes sooner costs nothing.
-            Err(e) if e.is_transient() && wait.keeps_its_place(sent, entry) => {
+            Err(e) if e.is_transient() && entry.keeps_its_place(sent) => {
                 tracing::debug!(lock = %ask.lock, error = %e, "asking again");
                 wait.doubtful = true;
                 let pause = POLL.1.min(entry.wait_lease / 4);
@@ -156,7 +156,7 @@ impl<S: LeaseStore> Inner<S> {
             }
             other => other?,
         };
-        wait.placed = Some(sent);
+        entry.heard_of(sent);
         let (standing, again) = match answer {
             Answer::Granted { tokens, left, waiters } => {
                 return Ok(Verdict::Granted(self.grant(ask, sent, tokens, left, waiters)));
@@ -243,10 +243,11 @@ impl<S: LeaseStore> Inner<S> {
 
     async fn beat_once(&self, bound: Duration) {
         let all = self.waiting.all();
+        let sent = self.clock().now();
         let waiting: Vec<_> = all.iter().map(|e| (e.key.clone(), e.wait_lease)).collect();
         let call = self.clock().timeout(bound.max(POLL.1), self.store.heartbeat(&waiting)).await;
         match call {
-            Some(Ok(pulses)) => all.iter().zip(pulses).for_each(|(entry, p)| feel(entry, p)),
+            Some(Ok(pulses)) => all.iter().zip(pulses).for_each(|(entry, p)| feel(entry, sent, p)),
             // No answer: each asks for itself and learns what is wrong.
             Some(Err(e)) => {
                 tracing::debug!(store = self.store.site(), error = %e, "heartbeat failed");
@@ -262,8 +263,6 @@ impl<S: LeaseStore> Inner<S> {
 struct Wait {
     /// Where it stood when last told.
     last: Standing,
-    /// When the last answered question was sent.
-    placed: Option<BootInstant>,
     /// A question of its was never answered: it may still arrive.
     doubtful: bool,
     /// How long it last waited to ask a store without a line.
@@ -276,10 +275,6 @@ enum Verdict {
 }
 
 impl Wait {
-    fn keeps_its_place(&self, now: BootInstant, entry: &Entry) -> bool {
-        self.placed.is_some_and(|at| now.since(at) < entry.wait_lease)
-    }
-
     /// Twice as long as last time, within bounds, and up to a quarter more, differently for each
     /// request, so that pollers do not march in step.
     fn next_poll(&mut self, ask: &Ask) -> Duration {
@@ -289,7 +284,10 @@ impl Wait {
     }
 }
 
-fn feel(entry: &Entry, pulse: Pulse) {
+fn feel(entry: &Entry, sent: BootInstant, pulse: Pulse) {
+    if pulse != Pulse::Unknown {
+        entry.heard_of(sent);
+    }
     let ring = match pulse {
         Pulse::Turn | Pulse::Unknown => true,
         Pulse::Queued { ahead, .. } => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::clock::BootInstant;
 use crate::ids::ReqId;
 use crate::seam::Key;
 
@@ -32,6 +33,22 @@ pub(crate) struct Entry {
     pub(crate) curious: bool,
     /// Its place when last heard.
     pub(crate) ahead: AtomicU32,
+    /// When the last question was sent whose answer said that it stands in line, its own or the
+    /// heartbeat's, in nanoseconds since boot; nothing before the first.
+    heard: AtomicU64,
+}
+
+impl Entry {
+    /// The store knew of it at or after this moment.
+    pub(crate) fn heard_of(&self, sent: BootInstant) {
+        self.heard.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Whether the store still keeps its place although a question went unanswered.
+    pub(crate) fn keeps_its_place(&self, now: BootInstant) -> bool {
+        let heard = self.heard.load(Ordering::Acquire);
+        heard > 0 && now.since(BootInstant::from_nanos(heard)) < self.wait_lease
+    }
 }
 
 /// Takes its entry off the list when dropped.
@@ -48,7 +65,8 @@ impl Waiting {
     /// Puts a request on the list, before it is sent: a wake-up may come before its answer.
     pub(crate) fn join(self: &Arc<Self>, key: Key, wait_lease: Duration, curious: bool) -> Joined {
         let ahead = AtomicU32::new(u32::MAX);
-        let entry = Arc::new(Entry { key, wait_lease, bell: Notify::new(), curious, ahead });
+        let (bell, heard) = (Notify::new(), AtomicU64::new(0));
+        let entry = Arc::new(Entry { key, wait_lease, bell, curious, ahead, heard });
         self.entries().insert(entry.key.req, entry.clone());
         Joined { waiting: self.clone(), entry }
     }

@@ -133,3 +133,104 @@ async fn a_short_wait_is_heard_of_in_time_beside_a_long_one() {
     long.abort();
     short.abort();
 }
+
+/// A lease store that loses answers: it does what it is asked, lets time pass and says nothing.
+struct Lossy {
+    memory: Memory,
+    lose: Arc<AtomicUsize>,
+    takes: Duration,
+}
+
+impl LeaseStore for Lossy {
+    fn capability(&self) -> &Capability {
+        self.memory.capability()
+    }
+    fn site(&self) -> &str {
+        self.memory.site()
+    }
+    fn clock(&self) -> &Clock {
+        self.memory.clock()
+    }
+    async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
+        let answer = self.memory.acquire(ask, wait).await;
+        let take = |n: usize| n.checked_sub(1);
+        if self.lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
+            return answer;
+        }
+        self.clock().advance(self.takes);
+        Err(Error::new(Kind::Unreachable, "no answer").unknown())
+    }
+    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
+        self.memory.heartbeat(waiting).await
+    }
+    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        self.memory.renew(due).await
+    }
+    async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
+        self.memory.release(key, requeue).await
+    }
+    async fn cancel(&self, key: &Key) -> Result<(), Error> {
+        self.memory.cancel(key).await
+    }
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        self.memory.inspect(query).await
+    }
+    async fn force(
+        &self,
+        lock: &FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        self.memory.force(lock, token, how).await
+    }
+    fn listen(&self, ears: Ears) {
+        self.memory.listen(ears);
+    }
+    async fn close(&self) {
+        self.memory.close().await;
+    }
+}
+
+/// A client that waits for "a", which the returned guard holds, and loses the answers it is told.
+async fn waiting(
+    memory: &Memory,
+    takes: Duration,
+) -> (crate::Guard, Arc<AtomicUsize>, tokio::task::JoinHandle<Result<crate::Guard, Error>>) {
+    let others = Locks::options().ttl(TTL).open(memory.client()).unwrap();
+    let holder = others.lock("a").ttl(Duration::from_secs(60)).await.unwrap();
+    let lose = Arc::<AtomicUsize>::default();
+    let store = Lossy { memory: memory.client(), lose: lose.clone(), takes };
+    let backend: Arc<dyn Backend> = Arc::new(Leased::new(store));
+    let locks = Locks::options().ttl(TTL).open(backend).unwrap();
+    let waiter = tokio::spawn(locks.lock("a").acquire());
+    until("it waits", || queued(memory, "a").len() == 1).await;
+    until("its heart beats", || memory.clock().sleepers() > 1).await;
+    (holder, lose, waiter)
+}
+
+#[tokio::test]
+async fn trouble_that_passes_costs_a_waiter_nothing_however_long_it_has_waited() {
+    let memory = Memory::on(Clock::held());
+    let clock = memory.clock();
+    let (holder, lose, waiter) = waiting(&memory, Duration::ZERO).await;
+    for _ in 0..5 {
+        let before = queued(&memory, "a")[0].deadline;
+        clock.advance(TTL / 3);
+        until("it is heard of", || queued(&memory, "a")[0].deadline > before).await;
+        until("its heart goes on", || clock.sleepers() > 1).await;
+    }
+    // It has waited longer than a wait-lease, and its place was kept all the time.
+    lose.store(1, Ordering::SeqCst);
+    let _ = holder.release().await.unwrap();
+    until("an answer is lost", || lose.load(Ordering::SeqCst) == 0).await;
+    let mut waiter = waiter;
+    let guard = loop {
+        tokio::select! {
+            guard = &mut waiter => break guard.unwrap(),
+            () = tokio::time::sleep(Duration::from_millis(1)) => {
+                clock.advance(Duration::from_millis(10));
+            }
+        }
+    };
+    guard.unwrap().check().unwrap();
+}
