@@ -234,3 +234,16 @@ async fn trouble_that_passes_costs_a_waiter_nothing_however_long_it_has_waited()
     };
     guard.unwrap().check().unwrap();
 }
+
+#[tokio::test]
+async fn clones_of_a_memory_store_are_each_told_of_their_turn() {
+    let memory = Memory::on(Clock::held());
+    let (a, b) = (Locks::from_store(memory.clone()), Locks::from_store(memory.clone()));
+    let guard = a.lock("a").await.unwrap();
+    let waiter = tokio::spawn(b.lock("a").acquire());
+    until("it waits", || queued(&memory, "a").len() == 1).await;
+    let _ = guard.release().await.unwrap();
+    // The clock stands still: only the push can wake it.
+    until("it is woken", || waiter.is_finished()).await;
+    waiter.await.unwrap().unwrap().check().unwrap();
+}
