@@ -70,7 +70,9 @@ impl Keeper {
 
     /// Looks after a hold from now on.
     pub(crate) fn add(self: &Arc<Self>, hold: Arc<Hold>, sent: BootInstant, renew: bool) {
-        let next = if renew { sent.plus(pace(&hold)) } else { BootInstant::FAR };
+        // A grant may be a replay of an older one, with less than its TTL left.
+        let pace = pace(&hold).min(hold.deadline().since(sent) / 3);
+        let next = if renew { sent.plus(pace) } else { BootInstant::FAR };
         let first = next.min(hold.deadline());
         let entry = Entry { hold: hold.clone(), next, tries: 0, in_flight: false };
         // One guard for one hold: who takes it up by its ticket has it from then on.

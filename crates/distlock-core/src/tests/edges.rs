@@ -247,3 +247,26 @@ async fn clones_of_a_memory_store_are_each_told_of_their_turn() {
     until("it is woken", || waiter.is_finished()).await;
     waiter.await.unwrap().unwrap().check().unwrap();
 }
+
+#[tokio::test]
+async fn a_grant_with_little_left_is_renewed_before_that_is_over() {
+    let memory = Memory::on(Clock::held());
+    let clock = memory.clock();
+    // The store grants; the answer is lost after 7 s of 9; the next one is a replay.
+    let (holder, lose, mut waiter) = waiting(&memory, Duration::from_secs(7)).await;
+    lose.store(1, Ordering::SeqCst);
+    let _ = holder.release().await.unwrap();
+    until("an answer is lost", || lose.load(Ordering::SeqCst) == 0).await;
+    let guard = loop {
+        tokio::select! {
+            guard = &mut waiter => break guard.unwrap().unwrap(),
+            () = tokio::time::sleep(Duration::from_millis(1)) => {
+                clock.advance(Duration::from_millis(10));
+            }
+        }
+    };
+    let left = guard.remaining();
+    assert!(left < TTL / 4, "{left:?} is not little");
+    clock.advance(left * 2 / 3);
+    until("it is renewed", || guard.remaining() > left).await;
+}
