@@ -167,9 +167,15 @@ impl Keeper {
         }
     }
 
-    async fn renew(&self, holds: Vec<Arc<Hold>>) {
+    async fn renew(&self, mut holds: Vec<Arc<Hold>>) {
         let clock = self.backend.clock();
         let sent = clock.now();
+        // The machine may have slept since they were picked: nothing is renewed after its deadline.
+        // The plan says goodbye to those, and they take no patience from the others.
+        holds.retain(|h| sent < h.deadline());
+        if holds.is_empty() {
+            return self.alarm.bell.notify_one();
+        }
         let due: Vec<Due> = holds
             .iter()
             .map(|h| Due { key: h.key.clone(), ttl: h.ttl.min(h.max_end.since(sent)) })
@@ -256,4 +262,40 @@ impl Drop for Keeper {
 fn pace(hold: &Hold) -> Duration {
     let third = hold.ttl / 3;
     third - third / 10 * u32::from(hold.key.req.as_bytes()[15]) / 255
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+    use crate::seam::{Grant, Key};
+    use crate::store::Store;
+    use crate::tests::Spy;
+    use crate::token::{Token, TokenRange};
+    use crate::{FullName, Name, Namespace};
+
+    #[tokio::test]
+    async fn a_renewal_that_comes_to_run_after_the_deadline_is_not_sent() {
+        let clock = Clock::held();
+        let spy = Spy::new(Memory::on(clock.clone()).into_backend());
+        let backend: Arc<dyn Backend> = Arc::new(spy.clone());
+        let observer = Observer::new("memory", false);
+        let keeper = Keeper::new(backend.clone(), Reaper::new(backend), observer.clone());
+        let hold = |name: &str, ttl| {
+            let lock = FullName { space: Namespace::default(), name: Name::new(name).unwrap() };
+            let key = Key { lock, req: ReqId::random() };
+            let (sent, margin) = (clock.now(), Duration::ZERO);
+            let tokens = TokenRange::one(Token::MIN);
+            let grant = Grant { req: key.req, tokens, sent, ttl, margin, waiters: 0 };
+            let (clock, observer) = (clock.clone(), observer.clone());
+            Arc::new(Hold::new(key, &grant, ttl, None, clock, observer))
+        };
+        let second = Duration::from_secs(1);
+        let (over, live) = (hold("over", second), hold("live", second * 9));
+        clock.advance(second);
+        keeper.renew(vec![over.clone(), live]).await;
+        assert_eq!(spy.batches(), [1], "only the one whose deadline is to come");
+        keeper.renew(vec![over]).await;
+        assert_eq!(spy.batches(), [1]);
+    }
 }
