@@ -199,6 +199,11 @@ impl Held {
         Lost { lock: self.0.key.lock.clone(), token: self.0.token, why }
     }
 
+    /// The loss that a release found.
+    pub(crate) fn gone(&self) -> Lost {
+        Lost { lock: self.0.key.lock.clone(), token: self.0.token, why: Why::Gone }
+    }
+
     /// A token that is cancelled when the lock is lost or let go of, to pass down into other code.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {

@@ -270,3 +270,15 @@ async fn a_grant_with_little_left_is_renewed_before_that_is_over() {
     clock.advance(left * 2 / 3);
     until("it is renewed", || guard.remaining() > left).await;
 }
+
+#[tokio::test]
+async fn run_says_so_when_the_store_says_at_the_end_that_the_lock_was_lost() {
+    let s = scene();
+    let memory = s.memory.clone();
+    let wiped = s.locks.lock("a").run(async |held| memory.wipe(held.lock())).await;
+    assert_eq!(wiped.unwrap_err().kind(), Kind::Lost);
+    let blocking = crate::blocking::Locks::from(s.locks.clone());
+    let wiped = blocking.lock("a").run(|held| memory.wipe(held.lock()));
+    assert_eq!(wiped.unwrap_err().kind(), Kind::Lost);
+    assert_eq!(s.locks.lock("a").run(async |_| 7).await.unwrap(), 7);
+}
