@@ -73,8 +73,8 @@ impl Locks {
     /// it is held by the guard. A guard of this client that still had it has it no more.
     ///
     /// # Errors
-    /// [`Kind::Lost`] when it is not held any more; [`Kind::Usage`] for a ticket of another store;
-    /// [`Kind::Closed`] after [`Locks::close`]; store trouble.
+    /// [`Kind::Lost`] when it is not held any more; [`Kind::Usage`] for a ticket of another store
+    /// or one that cannot be; [`Kind::Closed`] after [`Locks::close`]; store trouble.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the hold detached, perhaps renewed once.
@@ -120,7 +120,14 @@ impl Locks {
             let hint = format!("connect to the store that gave it; this is {}", self.site());
             return refuse(Kind::Usage, "this ticket is of another store", hint);
         }
-        Ok(())
+        // It asks for that lease again and again: of nothing, without a pause; of a year, for one.
+        match Ttl::new(ticket.ttl) {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let hint = "use a ticket as it was printed".to_owned();
+                refuse(Kind::Usage, "this ticket has a TTL that cannot be", hint)
+            }
+        }
     }
 
     /// Every lock whose name starts with a prefix that is held or waited for, in order of name.

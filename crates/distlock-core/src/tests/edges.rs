@@ -282,3 +282,14 @@ async fn run_says_so_when_the_store_says_at_the_end_that_the_lock_was_lost() {
     assert_eq!(wiped.unwrap_err().kind(), Kind::Lost);
     assert_eq!(s.locks.lock("a").run(async |_| 7).await.unwrap(), 7);
 }
+
+#[tokio::test]
+async fn a_ticket_asks_for_no_lease_that_cannot_be() {
+    let s = scene();
+    let ticket = s.locks.lock("a").await.unwrap().detach().unwrap();
+    for ttl in [Duration::ZERO, Duration::from_secs(365 * 24 * 3600), Duration::MAX] {
+        let odd = crate::Ticket { ttl, ..ticket.clone() };
+        assert_eq!(s.locks.resume(&odd).await.unwrap_err().kind(), Kind::Usage, "{ttl:?}");
+    }
+    s.locks.resume(&ticket).await.unwrap().check().unwrap();
+}
