@@ -293,3 +293,12 @@ async fn a_ticket_asks_for_no_lease_that_cannot_be() {
     }
     s.locks.resume(&ticket).await.unwrap().check().unwrap();
 }
+
+#[tokio::test]
+async fn a_held_clock_reaches_the_end_of_time() {
+    let clock = Clock::held();
+    clock.advance(Duration::MAX);
+    clock.advance(Duration::MAX);
+    clock.sleep(Duration::MAX).await;
+    assert_eq!(clock.now(), crate::BootInstant::FAR);
+}
