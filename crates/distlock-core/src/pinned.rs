@@ -110,7 +110,9 @@ impl<S: SessionStore> Pinned<S> {
     fn forget_if_unused(&self, slot: &Arc<Slot<S::Conn>>) {
         let mut slots = lock(&self.slots);
         let state = lock(&slot.state);
-        if state.asking == 0 && state.reqs.is_empty() {
+        let unused = state.asking == 0 && state.reqs.is_empty();
+        // Forgotten already, its key may be another slot's by now.
+        if unused && slots.get(&slot.key).is_some_and(|s| Arc::ptr_eq(s, slot)) {
             slots.remove(&slot.key);
         }
     }
@@ -268,11 +270,17 @@ impl<S: SessionStore> Backend for Pinned<S> {
         _requeue: Option<&'a Ask>,
     ) -> Fut<'a, Result<Released, Error>> {
         Box::pin(async move {
-            let Some((slot, last)) = self.leave(&key.req) else { return Ok(Released::WasLost) };
-            if !last {
-                return Ok(Released::Released);
+            let held = lock(&self.holds).get(&key.req).cloned();
+            let Some(slot) = held else { return Ok(Released::WasLost) };
+            // Before it leaves: whoever drops this while it waits can still release again.
+            let mut place = slot.conn.lock().await;
+            match self.leave(&key.req) {
+                None => return Ok(Released::WasLost),
+                Some((_, false)) => return Ok(Released::Released),
+                Some((_, true)) => {}
             }
-            let conn = slot.conn.lock().await.take();
+            let conn = place.take();
+            drop(place);
             self.forget_if_unused(&slot);
             let Some(mut conn) = conn else { return Ok(Released::WasLost) };
             if let Alive::No(_) = self.store.alive(&mut conn).await {

@@ -22,6 +22,7 @@ use crate::state::Pulse;
 use crate::{Clock, Error, FullName, Kind, Locks, Lost, Store, Token, Why};
 
 mod edges;
+mod session;
 
 const TTL: Duration = Duration::from_secs(9);
 
