@@ -123,3 +123,25 @@ async fn a_release_dropped_while_somebody_looks_leaves_nothing_locked() {
     }
     panic!("it is locked for ever");
 }
+
+#[tokio::test]
+async fn an_owner_does_not_enter_again_what_it_has_lost() {
+    let (room, locks) = room();
+    let me = Owner::new();
+    let first = locks.lock("a").owner(&me).await.unwrap();
+    let nested = locks.lock("a").owner(&me).await.unwrap();
+    assert_eq!(nested.token(), first.token());
+    room.disconnect();
+    let other = locks.lock("a").await.unwrap();
+    let again = locks.lock("a").owner(&me).try_acquire().await.unwrap();
+    assert!(again.is_err(), "two guards are valid at once");
+    assert_eq!(other.release().await.unwrap(), Released::Released);
+    // What it holds anew has nothing to do with what it had.
+    let again = locks.lock("a").owner(&me).try_acquire().await.unwrap().unwrap();
+    assert!(again.token() > first.token());
+    assert_eq!(first.release().await.unwrap(), Released::WasLost);
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_err(), "freed by the old guard");
+    assert_eq!(again.release().await.unwrap(), Released::Released);
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_ok(), "kept by the old guard");
+    drop(nested);
+}
