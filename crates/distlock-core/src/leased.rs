@@ -78,12 +78,16 @@ impl<S: LeaseStore> Inner<S> {
     }
 
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let late = || {
-            Err(Error::new(Kind::Unreachable, format!("no answer within {CALL:?}"))
-                .unknown()
-                .store(self.store.site()))
-        };
-        self.clock().timeout(CALL, call).await.unwrap_or_else(late)
+        self.clock().timeout(CALL, call).await.unwrap_or_else(|| Err(self.late()))
+    }
+
+    fn late(&self) -> Error {
+        Error::new(Kind::Unreachable, format!("no answer within {CALL:?}"))
+            .unknown()
+            .store(self.store.site())
+            .with_hint(
+                "see whether the store runs and can be reached; the same call may be repeated",
+            )
     }
 
     fn grant(
@@ -348,7 +352,10 @@ impl<S: LeaseStore> Backend for Leased<S> {
     fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
         Box::pin(async move {
             let sent = self.clock().now();
-            let renewals = self.inner.store.renew(due).await;
+            let renewals = self.clock().timeout(CALL, self.inner.store.renew(due)).await;
+            let Some(renewals) = renewals else {
+                return due.iter().map(|_| Kept::Unknown(self.inner.late())).collect();
+            };
             let kept = |renewal| match renewal {
                 Renewal::Held { left, waiters } => {
                     let margin = self.capability().margin(left);

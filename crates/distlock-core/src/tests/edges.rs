@@ -164,6 +164,9 @@ impl LeaseStore for Lossy {
         self.memory.heartbeat(waiting).await
     }
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        if self.lose.load(Ordering::SeqCst) == usize::MAX {
+            std::future::pending::<()>().await;
+        }
         self.memory.renew(due).await
     }
     async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
@@ -301,4 +304,22 @@ async fn a_held_clock_reaches_the_end_of_time() {
     clock.advance(Duration::MAX);
     clock.sleep(Duration::MAX).await;
     assert_eq!(clock.now(), crate::BootInstant::FAR);
+}
+
+#[tokio::test]
+async fn a_resume_that_gets_no_answer_ends() {
+    let memory = Memory::on(Clock::held());
+    let clock = memory.clock().clone();
+    let ticket = Locks::from_store(memory.client()).lock("a").await.unwrap().detach().unwrap();
+    let lose = Arc::new(AtomicUsize::new(0));
+    let store = Lossy { memory, lose: lose.clone(), takes: Duration::ZERO };
+    let backend: Arc<dyn Backend> = Arc::new(Leased::new(store));
+    let locks = Locks::options().open(backend).unwrap();
+    lose.store(usize::MAX, Ordering::SeqCst); // nothing comes back at all
+    let resumed = tokio::spawn(async move { locks.resume(&ticket).await });
+    until("it waits for an answer", || clock.sleepers() > 0).await;
+    clock.advance(Duration::from_secs(10));
+    until("it ends", || resumed.is_finished()).await;
+    let e = resumed.await.unwrap().unwrap_err();
+    assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, crate::Outcome::Unknown));
 }
