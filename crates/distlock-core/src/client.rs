@@ -58,6 +58,23 @@ impl Client {
         FullName { space: self.space.clone(), name }
     }
 
+    /// Whether new locks can be asked for.
+    ///
+    /// # Errors
+    /// [`Kind::Closed`] after a close, and in a forked copy of the process that made this client:
+    /// it has the memory of the connections, threads and holds, but they are the parent's.
+    pub(crate) fn open(&self) -> Result<(), Error> {
+        if self.closing.is_cancelled() {
+            return Err(self.closed());
+        }
+        if self.reaper.forked() {
+            return Err(Error::new(Kind::Closed, "this client is of the process before the fork")
+                .store(self.backend.site())
+                .with_hint("connect again in the child"));
+        }
+        Ok(())
+    }
+
     pub(crate) fn closed(&self) -> Error {
         Error::new(Kind::Closed, "this client was closed")
             .store(self.backend.site())
@@ -67,6 +84,9 @@ impl Client {
     /// Gives everything back: what is held, what is asked for, what was dropped.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
+        if self.reaper.forked() {
+            return;
+        }
         let asking = std::mem::take(&mut *self.asking());
         for ask in asking.into_values() {
             self.reaper.abandon(ask.key(), ask.ttl);
@@ -125,5 +145,38 @@ impl Waits {
 impl Drop for Waits {
     fn drop(&mut self) {
         self.0.waits(-1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::Guard;
+    use crate::lock::Lock;
+    use crate::memory::Memory;
+    use crate::store::Store;
+
+    fn client(backend: &Arc<dyn Backend>) -> Client {
+        Client::new(backend.clone(), Namespace::default(), Ttl::DEFAULT, Label::new("x"), false)
+    }
+
+    #[tokio::test]
+    async fn a_forked_copy_gives_nothing_back_and_asks_for_nothing() {
+        let memory = Memory::new();
+        let backend = memory.clone().into_backend();
+        let parent = Arc::new(client(&backend));
+        let guard = Lock::new(parent, Name::new("a")).try_acquire().await.unwrap().unwrap();
+        let mut copy = client(&backend);
+        copy.reaper = Reaper::of_process(backend.clone(), 1);
+        let copy = Arc::new(copy);
+        drop(Guard::new(copy.clone(), guard.held().0));
+        let ask = Lock::new(copy.clone(), Name::new("b")).try_acquire().await;
+        assert_eq!(ask.unwrap_err().kind(), Kind::Closed);
+        copy.close().await;
+        copy.reaper.drained().await;
+        guard.check().unwrap();
+        assert_eq!(memory.peek(guard.lock()).unwrap().holds.len(), 1, "released by the copy");
+        // Neither did it close what the parent still uses.
+        assert!(Lock::new(copy, Name::new("a")).try_acquire().await.is_err());
     }
 }

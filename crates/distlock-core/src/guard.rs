@@ -176,9 +176,9 @@ impl Deref for Guard {
 
 impl Drop for Guard {
     /// Takes effect in the background: the library's thread sends the release and repeats it until
-    /// it is acknowledged.
+    /// it is acknowledged. In a forked copy of its process it has none: the lock is the parent's.
     fn drop(&mut self) {
-        if !self.done {
+        if !self.done && !self.client.reaper.forked() {
             let hold = self.hold().clone();
             self.client.keeper.remove(&hold);
             self.finish(match (self.giving, hold.is_lost()) {

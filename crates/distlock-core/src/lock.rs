@@ -209,9 +209,7 @@ impl Lock {
 impl Spec {
     async fn attempt(&self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
         let client = &self.client;
-        if client.closing.is_cancelled() {
-            return Err(client.closed());
-        }
+        client.open()?;
         let mut ask = Arc::new(self.ask(patience)?);
         let started = client.clock().now();
         let _waits = Waits::new(client.observer.clone());

@@ -81,9 +81,7 @@ impl Locks {
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard, Error> {
         let client = &self.0;
         self.accepts(ticket)?;
-        if client.closing.is_cancelled() {
-            return Err(client.closed().during("resume").lock(&ticket.lock));
-        }
+        client.open().map_err(|e| e.during("resume").lock(&ticket.lock))?;
         let key = Key { lock: ticket.lock.clone(), req: ticket.req };
         let due = [Due { key: key.clone(), ttl: ticket.ttl }];
         let kept = client.backend.keep(&due).await.pop();
