@@ -151,9 +151,10 @@ impl Guard {
         }
     }
 
-    /// Clears in the background what may be left at the store, unless it is another guard's.
+    /// Clears in the background what may be left at the store, unless it is another guard's or
+    /// closing has done so.
     fn clear(&self, hold: &Hold) {
-        if self.giving || hold.why() != Some(Why::Released) {
+        if self.giving || !matches!(hold.why(), Some(Why::Released | Why::Closed)) {
             self.client.reaper.release(hold.key.clone(), hold.ttl);
         }
     }

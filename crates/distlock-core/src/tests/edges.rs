@@ -323,3 +323,29 @@ async fn a_resume_that_gets_no_answer_ends() {
     let e = resumed.await.unwrap().unwrap_err();
     assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, crate::Outcome::Unknown));
 }
+
+#[tokio::test]
+async fn a_guard_that_outlives_its_client_asks_nothing_of_a_closed_store() {
+    let s = scene();
+    let (dropped, released) = (s.locks.lock("a").await.unwrap(), s.locks.lock("b").await.unwrap());
+    s.locks.close().await;
+    drop(dropped);
+    assert_eq!(released.release().await.unwrap(), Released::WasLost);
+    s.locks.close().await; // waits until nothing is left to give back
+    assert_eq!(*s.spy.calls.lock().unwrap(), ["release", "release", "close", "close"]);
+}
+
+#[tokio::test]
+async fn a_client_is_gone_with_its_last_clone_and_guard() {
+    let Scene { clock, memory, spy, locks } = scene();
+    let guard = locks.lock("a").await.unwrap();
+    until("the keeper sleeps", || clock.sleepers() > 0).await;
+    assert!(locks.lock("a").try_acquire_for(Duration::ZERO).await.unwrap().is_err());
+    drop(locks);
+    guard.check().unwrap();
+    drop(guard);
+    // Nothing refers to the store any more: no task of keeper, reaper or events.
+    until("all let go", || Arc::strong_count(&spy) == 1).await;
+    until("nobody sleeps", || clock.sleepers() == 0).await;
+    assert!(memory.peek(&full("a")).is_none_or(|s| s.holds.is_empty()));
+}
