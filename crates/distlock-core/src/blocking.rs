@@ -196,8 +196,11 @@ impl Lock {
         let guard = self.acquire()?;
         let value = work(guard.held());
         guard.check()?;
-        let _ = guard.release();
-        Ok(value)
+        let held = guard.held();
+        match guard.release() {
+            Ok(Released::WasLost) => Err(held.gone().into()),
+            Ok(Released::Released) | Err(_) => Ok(value),
+        }
     }
 }
 

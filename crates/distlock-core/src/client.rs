@@ -1,11 +1,13 @@
 //! What all clones of one [`Locks`](crate::Locks), its locks and its guards share.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::error::{Error, Kind};
+use crate::ids::ReqId;
 use crate::keeper::Keeper;
 use crate::label::Label;
 use crate::lost::Why;
@@ -24,6 +26,8 @@ pub(crate) struct Client {
     pub(crate) ttl: Ttl,
     pub(crate) label: Label,
     pub(crate) closing: CancellationToken,
+    /// The acquires under way, so that closing can take them back although nobody polls them.
+    asking: Mutex<HashMap<ReqId, Arc<Ask>>>,
 }
 
 impl Client {
@@ -38,7 +42,12 @@ impl Client {
         let reaper = Reaper::new(backend.clone());
         let keeper = Keeper::new(backend.clone(), reaper.clone(), observer.clone());
         let closing = CancellationToken::new();
-        Self { backend, keeper, reaper, observer, space, ttl, label, closing }
+        let asking = Mutex::default();
+        Self { backend, keeper, reaper, observer, space, ttl, label, closing, asking }
+    }
+
+    fn asking(&self) -> MutexGuard<'_, HashMap<ReqId, Arc<Ask>>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -47,6 +56,23 @@ impl Client {
 
     pub(crate) fn full(&self, name: Name) -> FullName {
         FullName { space: self.space.clone(), name }
+    }
+
+    /// Whether new locks can be asked for.
+    ///
+    /// # Errors
+    /// [`Kind::Closed`] after a close, and in a forked copy of the process that made this client:
+    /// it has the memory of the connections, threads and holds, but they are the parent's.
+    pub(crate) fn open(&self) -> Result<(), Error> {
+        if self.closing.is_cancelled() {
+            return Err(self.closed());
+        }
+        if self.reaper.forked() {
+            return Err(Error::new(Kind::Closed, "this client is of the process before the fork")
+                .store(self.backend.site())
+                .with_hint("connect again in the child"));
+        }
+        Ok(())
     }
 
     pub(crate) fn closed(&self) -> Error {
@@ -58,8 +84,15 @@ impl Client {
     /// Gives everything back: what is held, what is asked for, what was dropped.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
+        if self.reaper.forked() {
+            return;
+        }
+        let asking = std::mem::take(&mut *self.asking());
+        for ask in asking.into_values() {
+            self.reaper.abandon(ask.key(), ask.ttl);
+        }
         for hold in self.keeper.all() {
-            self.keeper.remove(&hold.key.req);
+            self.keeper.remove(&hold);
             hold.latch(Why::Closed);
             self.reaper.release(hold.key.clone(), hold.ttl);
         }
@@ -74,22 +107,25 @@ impl Client {
 /// until that is acknowledged.
 pub(crate) struct Undo {
     client: Arc<Client>,
-    ask: Option<Arc<Ask>>,
+    ask: Arc<Ask>,
 }
 
 impl Undo {
     pub(crate) fn new(client: Arc<Client>, ask: Arc<Ask>) -> Self {
-        Self { client, ask: Some(ask) }
+        client.asking().insert(ask.req, ask.clone());
+        Self { client, ask }
     }
 
-    pub(crate) fn disarm(mut self) {
-        self.ask = None;
+    pub(crate) fn disarm(self) {
+        self.client.asking().remove(&self.ask.req);
     }
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        if let Some(ask) = self.ask.take() {
+        // Not there: all was well, or closing has taken it back already.
+        let asking = self.client.asking().remove(&self.ask.req);
+        if let Some(ask) = asking {
             tracing::debug!(lock = %ask.lock, req = %ask.req, "acquire undone");
             self.client.reaper.abandon(ask.key(), ask.ttl);
         }
@@ -109,5 +145,38 @@ impl Waits {
 impl Drop for Waits {
     fn drop(&mut self) {
         self.0.waits(-1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::Guard;
+    use crate::lock::Lock;
+    use crate::memory::Memory;
+    use crate::store::Store;
+
+    fn client(backend: &Arc<dyn Backend>) -> Client {
+        Client::new(backend.clone(), Namespace::default(), Ttl::DEFAULT, Label::new("x"), false)
+    }
+
+    #[tokio::test]
+    async fn a_forked_copy_gives_nothing_back_and_asks_for_nothing() {
+        let memory = Memory::new();
+        let backend = memory.clone().into_backend();
+        let parent = Arc::new(client(&backend));
+        let guard = Lock::new(parent, Name::new("a")).try_acquire().await.unwrap().unwrap();
+        let mut copy = client(&backend);
+        copy.reaper = Reaper::of_process(backend.clone(), 1);
+        let copy = Arc::new(copy);
+        drop(Guard::new(copy.clone(), guard.held().0));
+        let ask = Lock::new(copy.clone(), Name::new("b")).try_acquire().await;
+        assert_eq!(ask.unwrap_err().kind(), Kind::Closed);
+        copy.close().await;
+        copy.reaper.drained().await;
+        guard.check().unwrap();
+        assert_eq!(memory.peek(guard.lock()).unwrap().holds.len(), 1, "released by the copy");
+        // Neither did it close what the parent still uses.
+        assert!(Lock::new(copy, Name::new("a")).try_acquire().await.is_err());
     }
 }

@@ -181,7 +181,7 @@ impl Clock {
         let mut s = held.lock();
         s.boot = s.boot.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
         s.wall = s.wall.saturating_add(u64::try_from(d.as_micros()).unwrap_or(u64::MAX));
-        let first_later = (s.boot + 1, 0);
+        let first_later = (s.boot.saturating_add(1), 0);
         let later = s.sleepers.split_off(&first_later);
         let due = std::mem::replace(&mut s.sleepers, later);
         drop(s);

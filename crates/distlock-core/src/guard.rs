@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::error::{Error, Outcome};
 use crate::hold::{Held, Hold};
+use crate::lost::Why;
 use crate::seam::Released;
 use crate::ticket::{Ticket, fingerprint};
 
@@ -27,12 +28,14 @@ pub struct Guard {
     client: Arc<Client>,
     held: Held,
     done: bool,
+    /// A release was begun: the store may have done it, whatever it answered.
+    giving: bool,
 }
 
 impl Guard {
     pub(crate) fn new(client: Arc<Client>, hold: Arc<Hold>) -> Self {
         client.observer.holds(1.0);
-        Self { client, held: Held(hold), done: false }
+        Self { client, held: Held(hold), done: false, giving: false }
     }
 
     fn hold(&self) -> &Arc<Hold> {
@@ -59,24 +62,30 @@ impl Guard {
     }
 
     /// Like [`Guard::release`], but leaves the guard to the caller, who may try again after an
-    /// error. Once it has succeeded, further calls answer [`Released::WasLost`].
+    /// error. From the first call on the lock is not held any more for all one knows, and the
+    /// guard says so. Once it has succeeded, further calls answer [`Released::WasLost`].
     ///
     /// # Errors
     /// When the store does not answer; the outcome is then unknown.
     ///
     /// # Cancel safety
-    /// Dropping the future changes nothing: call it again, or drop the guard.
+    /// Dropping the future leaves the release begun: call it again, or drop the guard.
     pub async fn give_back(&mut self) -> Result<Released, Error> {
         if self.done {
             return Ok(Released::WasLost);
         }
         let hold = self.hold().clone();
-        self.client.keeper.remove(&hold.key.req);
-        let valid = || Held(hold.clone()).check().is_ok();
+        self.client.keeper.remove(&hold);
+        if self.held.check().is_ok() {
+            // Before the request leaves: the store may free it any moment from then on.
+            self.giving = true;
+            hold.end();
+        }
+        let valid = || hold.in_time();
         // A lost lock is answered at once; what may be left of it is cleared in the background.
-        if !valid() {
+        if !self.giving || !valid() {
             self.finish("lost");
-            self.client.reaper.release(hold.key.clone(), hold.ttl);
+            self.clear(&hold);
             return Ok(Released::WasLost);
         }
         let mut tries = 0;
@@ -119,12 +128,17 @@ impl Guard {
             .with_hint("use a store whose capability says detach, such as sqlite"));
         }
         let ticket = self.ticket();
-        self.client.keeper.remove(&self.hold().key.req);
+        self.client.keeper.remove(self.hold());
+        self.hold().end();
         self.finish("detached");
         Ok(ticket)
     }
 
     /// The ticket of this hold: what [`Guard::detach`] gives, without letting go.
+    ///
+    /// Resumed with the same client, the hold passes to the new guard, and this one says that it
+    /// was released. Resumed elsewhere while this guard lives, both hold it, and a release by one
+    /// is known to the other only at its next renewal: detach before you pass a ticket on.
     #[must_use]
     pub fn ticket(&self) -> Ticket {
         let hold = self.hold();
@@ -134,6 +148,14 @@ impl Guard {
             token: hold.token,
             ttl: hold.ttl,
             store: fingerprint(self.client.backend.site()),
+        }
+    }
+
+    /// Clears in the background what may be left at the store, unless it is another guard's or
+    /// closing has done so.
+    fn clear(&self, hold: &Hold) {
+        if self.giving || !matches!(hold.why(), Some(Why::Released | Why::Closed)) {
+            self.client.reaper.release(hold.key.clone(), hold.ttl);
         }
     }
 
@@ -155,13 +177,18 @@ impl Deref for Guard {
 
 impl Drop for Guard {
     /// Takes effect in the background: the library's thread sends the release and repeats it until
-    /// it is acknowledged.
+    /// it is acknowledged. In a forked copy of its process it has none: the lock is the parent's.
     fn drop(&mut self) {
-        if !self.done {
+        if !self.done && !self.client.reaper.forked() {
             let hold = self.hold().clone();
-            self.client.keeper.remove(&hold.key.req);
-            self.finish(if hold.is_lost() { "lost" } else { "released" });
-            self.client.reaper.release(hold.key.clone(), hold.ttl);
+            self.client.keeper.remove(&hold);
+            self.finish(match (self.giving, hold.is_lost()) {
+                (true, _) => "unknown",
+                (false, true) => "lost",
+                (false, false) => "released",
+            });
+            self.clear(&hold);
+            hold.end();
         }
     }
 }

@@ -81,8 +81,25 @@ impl Hold {
         }
     }
 
+    /// Says once and for ever that its guard has let go of the hold. No loss: nobody is warned, but
+    /// whoever still has a view of it must not believe in it.
+    pub(crate) fn end(&self) {
+        if self.lost.set(Why::Released).is_ok() {
+            self.told.cancel();
+        }
+    }
+
+    pub(crate) fn why(&self) -> Option<Why> {
+        self.lost.get().copied()
+    }
+
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.get().is_some()
+    }
+
+    /// Whether the store cannot have given it to anybody else by the passing of time.
+    pub(crate) fn in_time(&self) -> bool {
+        self.clock.now() < self.deadline()
     }
 
     fn check(&self, need: Duration) -> Result<(), Lost> {
@@ -172,7 +189,7 @@ impl Held {
         self.0.check(need)
     }
 
-    /// Completes when the lock is lost, and says why.
+    /// Completes when the lock is lost or its guard has let go of it, and says why.
     ///
     /// # Cancel safety
     /// Dropping it forgets the wait; the loss itself is kept.
@@ -182,7 +199,12 @@ impl Held {
         Lost { lock: self.0.key.lock.clone(), token: self.0.token, why }
     }
 
-    /// A token that is cancelled when the lock is lost, to pass down into other code.
+    /// The loss that a release found.
+    pub(crate) fn gone(&self) -> Lost {
+        Lost { lock: self.0.key.lock.clone(), token: self.0.token, why: Why::Gone }
+    }
+
+    /// A token that is cancelled when the lock is lost or let go of, to pass down into other code.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         self.0.told.child_token()

@@ -70,10 +70,15 @@ impl Keeper {
 
     /// Looks after a hold from now on.
     pub(crate) fn add(self: &Arc<Self>, hold: Arc<Hold>, sent: BootInstant, renew: bool) {
-        let next = if renew { sent.plus(pace(&hold)) } else { BootInstant::FAR };
+        // A grant may be a replay of an older one, with less than its TTL left.
+        let pace = pace(&hold).min(hold.deadline().since(sent) / 3);
+        let next = if renew { sent.plus(pace) } else { BootInstant::FAR };
         let first = next.min(hold.deadline());
         let entry = Entry { hold: hold.clone(), next, tries: 0, in_flight: false };
-        self.kept().insert(hold.key.req, entry);
+        // One guard for one hold: who takes it up by its ticket has it from then on.
+        if let Some(old) = self.kept().insert(hold.key.req, entry) {
+            old.hold.end();
+        }
         if !self.alarm.started.swap(true, Ordering::AcqRel) {
             let (keeper, alarm) = (Arc::downgrade(self), self.alarm.clone());
             let timer = self.backend.clock().clone();
@@ -84,8 +89,11 @@ impl Keeper {
     }
 
     /// Looks after it no more: no renewal starts after this.
-    pub(crate) fn remove(&self, req: &ReqId) {
-        self.kept().remove(req);
+    pub(crate) fn remove(&self, hold: &Arc<Hold>) {
+        let mut kept = self.kept();
+        if kept.get(&hold.key.req).is_some_and(|e| Arc::ptr_eq(&e.hold, hold)) {
+            kept.remove(&hold.key.req);
+        }
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
@@ -127,10 +135,12 @@ impl Keeper {
         let mut kept = self.kept();
         kept.retain(|_, entry| {
             let hold = &entry.hold;
-            if !hold.is_lost() && now >= hold.deadline() {
+            // Its holder may have looked first, and latched it.
+            let over = hold.is_lost() || now >= hold.deadline();
+            if over {
                 self.ended(hold);
             }
-            !hold.is_lost()
+            !over
         });
         let any_due = kept.values().any(|e| !e.in_flight && e.next <= now);
         let mut due = Vec::new();
@@ -149,20 +159,23 @@ impl Keeper {
     }
 
     fn ended(&self, hold: &Arc<Hold>) {
-        if hold.deadline() == hold.max_end {
-            hold.latch(Why::MaxHold);
-            // A lease ends by itself; what lasts as long as the process must be given back.
-            if self.backend.capability().expiry == Expiry::WithProcess {
-                self.reaper.abandon(hold.key.clone(), hold.ttl);
-            }
-        } else {
-            hold.latch(Why::Expired);
+        hold.latch(if hold.deadline() == hold.max_end { Why::MaxHold } else { Why::Expired });
+        // A lease ends by itself; what lasts as long as the process must be given back.
+        let lasts = self.backend.capability().expiry == Expiry::WithProcess;
+        if lasts && hold.why() == Some(Why::MaxHold) {
+            self.reaper.abandon(hold.key.clone(), hold.ttl);
         }
     }
 
-    async fn renew(&self, holds: Vec<Arc<Hold>>) {
+    async fn renew(&self, mut holds: Vec<Arc<Hold>>) {
         let clock = self.backend.clock();
         let sent = clock.now();
+        // The machine may have slept since they were picked: nothing is renewed after its deadline.
+        // The plan says goodbye to those, and they take no patience from the others.
+        holds.retain(|h| sent < h.deadline());
+        if holds.is_empty() {
+            return self.alarm.bell.notify_one();
+        }
         let due: Vec<Due> = holds
             .iter()
             .map(|h| Due { key: h.key.clone(), ttl: h.ttl.min(h.max_end.since(sent)) })
@@ -182,7 +195,7 @@ impl Keeper {
 
     fn take(&self, hold: &Arc<Hold>, answer: Option<Kept>) -> &'static str {
         let mut kept = self.kept();
-        let entry = kept.get_mut(&hold.key.req);
+        let entry = kept.get_mut(&hold.key.req).filter(|e| Arc::ptr_eq(&e.hold, hold));
         let now = self.backend.clock().now();
         match answer {
             Some(Kept::Until { sent, ttl, margin, waiters }) => {
@@ -249,4 +262,40 @@ impl Drop for Keeper {
 fn pace(hold: &Hold) -> Duration {
     let third = hold.ttl / 3;
     third - third / 10 * u32::from(hold.key.req.as_bytes()[15]) / 255
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+    use crate::seam::{Grant, Key};
+    use crate::store::Store;
+    use crate::tests::Spy;
+    use crate::token::{Token, TokenRange};
+    use crate::{FullName, Name, Namespace};
+
+    #[tokio::test]
+    async fn a_renewal_that_comes_to_run_after_the_deadline_is_not_sent() {
+        let clock = Clock::held();
+        let spy = Spy::new(Memory::on(clock.clone()).into_backend());
+        let backend: Arc<dyn Backend> = Arc::new(spy.clone());
+        let observer = Observer::new("memory", false);
+        let keeper = Keeper::new(backend.clone(), Reaper::new(backend), observer.clone());
+        let hold = |name: &str, ttl| {
+            let lock = FullName { space: Namespace::default(), name: Name::new(name).unwrap() };
+            let key = Key { lock, req: ReqId::random() };
+            let (sent, margin) = (clock.now(), Duration::ZERO);
+            let tokens = TokenRange::one(Token::MIN);
+            let grant = Grant { req: key.req, tokens, sent, ttl, margin, waiters: 0 };
+            let (clock, observer) = (clock.clone(), observer.clone());
+            Arc::new(Hold::new(key, &grant, ttl, None, clock, observer))
+        };
+        let second = Duration::from_secs(1);
+        let (over, live) = (hold("over", second), hold("live", second * 9));
+        clock.advance(second);
+        keeper.renew(vec![over.clone(), live]).await;
+        assert_eq!(spy.batches(), [1], "only the one whose deadline is to come");
+        keeper.renew(vec![over]).await;
+        assert_eq!(spy.batches(), [1]);
+    }
 }

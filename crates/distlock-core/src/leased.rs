@@ -78,12 +78,16 @@ impl<S: LeaseStore> Inner<S> {
     }
 
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let late = || {
-            Err(Error::new(Kind::Unreachable, format!("no answer within {CALL:?}"))
-                .unknown()
-                .store(self.store.site()))
-        };
-        self.clock().timeout(CALL, call).await.unwrap_or_else(late)
+        self.clock().timeout(CALL, call).await.unwrap_or_else(|| Err(self.late()))
+    }
+
+    fn late(&self) -> Error {
+        Error::new(Kind::Unreachable, format!("no answer within {CALL:?}"))
+            .unknown()
+            .store(self.store.site())
+            .with_hint(
+                "see whether the store runs and can be reached; the same call may be repeated",
+            )
     }
 
     fn grant(
@@ -148,7 +152,7 @@ impl<S: LeaseStore> Inner<S> {
     ) -> Result<Verdict, Error> {
         let answer = match answer {
             // Its place is kept for a wait-lease: trouble that passes sooner costs nothing.
-            Err(e) if e.is_transient() && wait.keeps_its_place(sent, entry) => {
+            Err(e) if e.is_transient() && entry.keeps_its_place(sent) => {
                 tracing::debug!(lock = %ask.lock, error = %e, "asking again");
                 wait.doubtful = true;
                 let pause = POLL.1.min(entry.wait_lease / 4);
@@ -156,14 +160,14 @@ impl<S: LeaseStore> Inner<S> {
             }
             other => other?,
         };
-        wait.placed = Some(sent);
+        entry.heard_of(sent);
         let (standing, again) = match answer {
             Answer::Granted { tokens, left, waiters } => {
                 return Ok(Verdict::Granted(self.grant(ask, sent, tokens, left, waiters)));
             }
             Answer::Waiting(standing) => {
                 entry.ahead.store(standing.ahead.unwrap_or(u32::MAX), Ordering::Relaxed);
-                self.beat();
+                self.beat(entry);
                 let head = standing.ahead == Some(0);
                 let again = standing.left.filter(|_| head).map(|left| left + AFTER_EXPIRY);
                 (standing, again)
@@ -217,31 +221,37 @@ impl<S: LeaseStore> Inner<S> {
         Ok(Attempt::Busy(Standing { ahead, ..standing }))
     }
 
-    /// Starts the shared heartbeat unless it beats already.
-    fn beat(self: &Arc<Self>) {
-        if !self.waiting.start_beating() {
+    /// Starts the shared heartbeat unless it beats already, and often enough for this waiter.
+    fn beat(self: &Arc<Self>, entry: &Entry) {
+        if !self.waiting.start_beating(entry.wait_lease) {
             return;
         }
         let inner = self.clone();
         engine::spawn(async move {
+            let mut last = inner.clock().now();
             loop {
-                let all = inner.waiting.all();
-                let shortest = all.iter().map(|e| e.wait_lease).min().unwrap_or(WAIT_LEASE);
-                inner.clock().sleep(shortest / 3).await;
+                let pace = inner.waiting.shortest().unwrap_or(WAIT_LEASE) / 3;
+                tokio::select! {
+                    biased;
+                    () = inner.clock().sleep_until(last.plus(pace)) => {}
+                    () = inner.waiting.hurry.notified() => continue,
+                }
                 if inner.waiting.stop_beating_if_empty() {
                     return;
                 }
-                inner.beat_once(shortest / 3).await;
+                last = inner.clock().now();
+                inner.beat_once(pace).await;
             }
         });
     }
 
     async fn beat_once(&self, bound: Duration) {
         let all = self.waiting.all();
+        let sent = self.clock().now();
         let waiting: Vec<_> = all.iter().map(|e| (e.key.clone(), e.wait_lease)).collect();
         let call = self.clock().timeout(bound.max(POLL.1), self.store.heartbeat(&waiting)).await;
         match call {
-            Some(Ok(pulses)) => all.iter().zip(pulses).for_each(|(entry, p)| feel(entry, p)),
+            Some(Ok(pulses)) => all.iter().zip(pulses).for_each(|(entry, p)| feel(entry, sent, p)),
             // No answer: each asks for itself and learns what is wrong.
             Some(Err(e)) => {
                 tracing::debug!(store = self.store.site(), error = %e, "heartbeat failed");
@@ -257,8 +267,6 @@ impl<S: LeaseStore> Inner<S> {
 struct Wait {
     /// Where it stood when last told.
     last: Standing,
-    /// When the last answered question was sent.
-    placed: Option<BootInstant>,
     /// A question of its was never answered: it may still arrive.
     doubtful: bool,
     /// How long it last waited to ask a store without a line.
@@ -271,10 +279,6 @@ enum Verdict {
 }
 
 impl Wait {
-    fn keeps_its_place(&self, now: BootInstant, entry: &Entry) -> bool {
-        self.placed.is_some_and(|at| now.since(at) < entry.wait_lease)
-    }
-
     /// Twice as long as last time, within bounds, and up to a quarter more, differently for each
     /// request, so that pollers do not march in step.
     fn next_poll(&mut self, ask: &Ask) -> Duration {
@@ -284,7 +288,10 @@ impl Wait {
     }
 }
 
-fn feel(entry: &Entry, pulse: Pulse) {
+fn feel(entry: &Entry, sent: BootInstant, pulse: Pulse) {
+    if pulse != Pulse::Unknown {
+        entry.heard_of(sent);
+    }
     let ring = match pulse {
         Pulse::Turn | Pulse::Unknown => true,
         Pulse::Queued { ahead, .. } => {
@@ -345,7 +352,10 @@ impl<S: LeaseStore> Backend for Leased<S> {
     fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
         Box::pin(async move {
             let sent = self.clock().now();
-            let renewals = self.inner.store.renew(due).await;
+            let renewals = self.clock().timeout(CALL, self.inner.store.renew(due)).await;
+            let Some(renewals) = renewals else {
+                return due.iter().map(|_| Kept::Unknown(self.inner.late())).collect();
+            };
             let kept = |renewal| match renewal {
                 Renewal::Held { left, waiters } => {
                     let margin = self.capability().margin(left);

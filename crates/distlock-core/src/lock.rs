@@ -18,7 +18,7 @@ use crate::ids::{Owner, ReqId};
 use crate::label::Label;
 use crate::mode::Mode;
 use crate::name::Name;
-use crate::seam::{Ask, Attempt, Grant};
+use crate::seam::{Ask, Attempt, Grant, Released};
 use crate::ttl::{Patience, Ttl};
 
 /// A grant that came too late to be used is asked for again, this often.
@@ -186,8 +186,12 @@ impl Lock {
         };
         // Finished is not enough: it must have been finished under the lock.
         guard.check()?;
-        let _ = guard.release().await;
-        Ok(value)
+        let held = guard.held();
+        // No answer is no loss: it was held when the work ended, and the reaper sees to the rest.
+        match guard.release().await {
+            Ok(Released::WasLost) => Err(held.gone().into()),
+            Ok(Released::Released) | Err(_) => Ok(value),
+        }
     }
 
     pub(crate) async fn attempt(self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
@@ -205,9 +209,7 @@ impl Lock {
 impl Spec {
     async fn attempt(&self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
         let client = &self.client;
-        if client.closing.is_cancelled() {
-            return Err(client.closed());
-        }
+        client.open()?;
         let mut ask = Arc::new(self.ask(patience)?);
         let started = client.clock().now();
         let _waits = Waits::new(client.observer.clone());

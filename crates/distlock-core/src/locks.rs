@@ -70,17 +70,18 @@ impl Locks {
     }
 
     /// Takes up a hold that was detached, here or in another process: renews it, and from then on
-    /// it is held by the guard.
+    /// it is held by the guard. A guard of this client that still had it has it no more.
     ///
     /// # Errors
-    /// [`Kind::Lost`] when it is not held any more; [`Kind::Usage`] for a ticket of another store;
-    /// store trouble.
+    /// [`Kind::Lost`] when it is not held any more; [`Kind::Usage`] for a ticket of another store
+    /// or one that cannot be; [`Kind::Closed`] after [`Locks::close`]; store trouble.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the hold detached, perhaps renewed once.
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard, Error> {
         let client = &self.0;
         self.accepts(ticket)?;
+        client.open().map_err(|e| e.during("resume").lock(&ticket.lock))?;
         let key = Key { lock: ticket.lock.clone(), req: ticket.req };
         let due = [Due { key: key.clone(), ttl: ticket.ttl }];
         let kept = client.backend.keep(&due).await.pop();
@@ -92,7 +93,9 @@ impl Locks {
                 let (clock, observer) = (client.clock().clone(), client.observer.clone());
                 let hold = Arc::new(Hold::new(key, &grant, ticket.ttl, None, clock, observer));
                 client.keeper.add(hold.clone(), sent, true);
-                Ok(Guard::new(client.clone(), hold))
+                let guard = Guard::new(client.clone(), hold);
+                // As after an acquire: whoever closes looks for holds after saying so.
+                if client.closing.is_cancelled() { fail(client.closed()) } else { Ok(guard) }
             }
             Some(Kept::Lost(why)) => {
                 let lost = Lost { lock: ticket.lock.clone(), token: ticket.token, why };
@@ -115,7 +118,14 @@ impl Locks {
             let hint = format!("connect to the store that gave it; this is {}", self.site());
             return refuse(Kind::Usage, "this ticket is of another store", hint);
         }
-        Ok(())
+        // It asks for that lease again and again: of nothing, without a pause; of a year, for one.
+        match Ttl::new(ticket.ttl) {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let hint = "use a ticket as it was printed".to_owned();
+                refuse(Kind::Usage, "this ticket has a TTL that cannot be", hint)
+            }
+        }
     }
 
     /// Every lock whose name starts with a prefix that is held or waited for, in order of name.

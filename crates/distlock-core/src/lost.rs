@@ -29,6 +29,8 @@ pub enum Why {
     Closed,
     /// This is a forked copy of the process that held it.
     Forked,
+    /// It was given back, detached, or taken up by another guard.
+    Released,
 }
 
 impl Why {
@@ -44,6 +46,7 @@ impl Why {
             Why::MaxHold => "max-hold",
             Why::Closed => "closed",
             Why::Forked => "forked",
+            Why::Released => "released",
         }
     }
 
@@ -57,6 +60,7 @@ impl Why {
             Why::MaxHold => "it was held as long as max_hold allows",
             Why::Closed => "its client was closed",
             Why::Forked => "this process is a forked copy of its holder",
+            Why::Released => "its guard was released or detached, or its ticket resumed",
         }
     }
 }

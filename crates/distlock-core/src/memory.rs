@@ -57,12 +57,18 @@ pub fn capability() -> &'static Capability {
 }
 
 /// Locks between the tasks of one process. Clones are clients of the same locks.
-#[derive(Clone)]
 pub struct Memory {
     shared: Arc<Shared>,
     /// This client's place among the listeners: where its requests are told things.
     via: String,
-    listening: Arc<OnceLock<()>>,
+    listening: OnceLock<()>,
+}
+
+impl Clone for Memory {
+    /// A client of its own: two that shared a place among the listeners would miss their wake-ups.
+    fn clone(&self) -> Self {
+        self.client()
+    }
 }
 
 struct Shared {
@@ -112,14 +118,14 @@ impl Memory {
             table: Mutex::default(),
             ears: Mutex::default(),
         };
-        Self { shared: Arc::new(shared), via: String::new(), listening: Arc::default() }.client()
+        Self { shared: Arc::new(shared), via: String::new(), listening: OnceLock::new() }.client()
     }
 
     /// Another client of the same locks, as another process would be one.
     #[must_use]
     pub fn client(&self) -> Self {
         let via = crate::ids::ReqId::random().to_string();
-        Self { shared: self.shared.clone(), via, listening: Arc::default() }
+        Self { shared: self.shared.clone(), via, listening: OnceLock::new() }
     }
 
     /// The state of one lock, for tests that look behind the curtain.
@@ -305,7 +311,7 @@ impl LeaseStore for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.listening.get().is_some() && Arc::strong_count(&self.listening) == 1 {
+        if self.listening.get().is_some() {
             self.shared.ears.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.via);
         }
     }

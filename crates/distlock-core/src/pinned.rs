@@ -110,7 +110,9 @@ impl<S: SessionStore> Pinned<S> {
     fn forget_if_unused(&self, slot: &Arc<Slot<S::Conn>>) {
         let mut slots = lock(&self.slots);
         let state = lock(&slot.state);
-        if state.asking == 0 && state.reqs.is_empty() {
+        let unused = state.asking == 0 && state.reqs.is_empty();
+        // Forgotten already, its key may be another slot's by now.
+        if unused && slots.get(&slot.key).is_some_and(|s| Arc::ptr_eq(s, slot)) {
             slots.remove(&slot.key);
         }
     }
@@ -126,10 +128,45 @@ impl<S: SessionStore> Pinned<S> {
         Some(tokens)
     }
 
-    fn grant(&self, ask: &Ask, tokens: TokenRange, waiters: u32) -> Attempt {
+    /// Enters again what the same owner holds, if it still does: its connection may have died
+    /// since somebody last looked, and the lock be somebody else's.
+    async fn enter_again(
+        &self,
+        slot: &Arc<Slot<S::Conn>>,
+        ask: &Ask,
+    ) -> Result<Option<Attempt>, Error> {
+        if lock(&slot.state).tokens.is_none() {
+            return Ok(None);
+        }
         let sent = self.clock().now();
+        let mut place = slot.conn.lock().await;
+        let Some(conn) = place.as_mut() else { return Ok(None) };
+        let waiters = match self.store.alive(conn).await {
+            Alive::Yes { waiters } => waiters,
+            Alive::No(_) => {
+                self.lose(slot, &mut place);
+                return Ok(None);
+            }
+            Alive::Unknown(e) => return Err(e),
+        };
+        // No await from here on: a grant that nobody could undo must not exist.
         let (ttl, margin) = self.lease(ask.ttl);
-        Attempt::Granted(Grant { req: ask.req, tokens, sent, ttl, margin, waiters })
+        let grant = |tokens| Grant { req: ask.req, tokens, sent, ttl, margin, waiters };
+        Ok(self.join(slot, ask.req).map(grant).map(Attempt::Granted))
+    }
+
+    /// Strikes off what is held through a connection that died, for all who shared it.
+    fn lose(&self, slot: &Slot<S::Conn>, place: &mut Option<S::Conn>) {
+        let mut state = lock(&slot.state);
+        state.tokens = None;
+        let reqs = std::mem::take(&mut state.reqs);
+        drop(state);
+        let mut holds = lock(&self.holds);
+        for req in reqs {
+            holds.remove(&req);
+        }
+        drop(holds);
+        *place = None;
     }
 
     /// How long an answer is good for.
@@ -147,8 +184,8 @@ impl<S: SessionStore> Pinned<S> {
             let granted = slot.granted.notified();
             tokio::pin!(granted);
             granted.as_mut().enable();
-            if let Some(tokens) = self.join(slot, ask.req) {
-                return Ok(self.grant(ask, tokens, 0));
+            if let Some(entered) = self.enter_again(slot, ask).await? {
+                return Ok(entered);
             }
             let sent = self.clock().now();
             let locked = tokio::select! {
@@ -207,7 +244,12 @@ impl<S: SessionStore> Pinned<S> {
                 let (ttl, margin) = self.lease(due.ttl);
                 Kept::Until { sent, ttl, margin, waiters }
             }
-            Alive::No(why) => Kept::Lost(why),
+            Alive::No(why) => {
+                self.lose(&slot, &mut conn);
+                drop(conn);
+                self.forget_if_unused(&slot);
+                Kept::Lost(why)
+            }
             Alive::Unknown(e) => Kept::Unknown(e),
         }
     }
@@ -268,11 +310,17 @@ impl<S: SessionStore> Backend for Pinned<S> {
         _requeue: Option<&'a Ask>,
     ) -> Fut<'a, Result<Released, Error>> {
         Box::pin(async move {
-            let Some((slot, last)) = self.leave(&key.req) else { return Ok(Released::WasLost) };
-            if !last {
-                return Ok(Released::Released);
+            let held = lock(&self.holds).get(&key.req).cloned();
+            let Some(slot) = held else { return Ok(Released::WasLost) };
+            // Before it leaves: whoever drops this while it waits can still release again.
+            let mut place = slot.conn.lock().await;
+            match self.leave(&key.req) {
+                None => return Ok(Released::WasLost),
+                Some((_, false)) => return Ok(Released::Released),
+                Some((_, true)) => {}
             }
-            let conn = slot.conn.lock().await.take();
+            let conn = place.take();
+            drop(place);
             self.forget_if_unused(&slot);
             let Some(mut conn) = conn else { return Ok(Released::WasLost) };
             if let Alive::No(_) = self.store.alive(&mut conn).await {

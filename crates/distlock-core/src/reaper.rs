@@ -21,11 +21,22 @@ pub(crate) struct Reaper {
     backend: Arc<dyn Backend>,
     pending: AtomicUsize,
     idle: Notify,
+    /// Whose holds these are. A forked copy of this process must give back none of them.
+    pid: u32,
 }
 
 impl Reaper {
     pub(crate) fn new(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Arc::new(Self { backend, pending: AtomicUsize::new(0), idle: Notify::new() })
+        Self::of_process(backend, std::process::id())
+    }
+
+    pub(crate) fn of_process(backend: Arc<dyn Backend>, pid: u32) -> Arc<Self> {
+        Arc::new(Self { backend, pending: AtomicUsize::new(0), idle: Notify::new(), pid })
+    }
+
+    /// Whether this is a forked copy of the process that made it.
+    pub(crate) fn forked(&self) -> bool {
+        std::process::id() != self.pid
     }
 
     /// Undoes a request, whatever became of it. Returns at once.
@@ -39,6 +50,9 @@ impl Reaper {
     }
 
     fn repeat(self: &Arc<Self>, key: Key, ttl: Duration, release: bool) {
+        if self.forked() {
+            return;
+        }
         self.pending.fetch_add(1, Ordering::AcqRel);
         let reaper = self.clone();
         engine::spawn(async move {

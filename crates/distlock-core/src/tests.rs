@@ -21,11 +21,15 @@ use crate::seam::{
 use crate::state::Pulse;
 use crate::{Clock, Error, FullName, Kind, Locks, Lost, Store, Token, Why};
 
+mod edges;
+mod session;
+
 const TTL: Duration = Duration::from_secs(9);
 
 /// Looks at what passes the seam, and holds it up when told to.
-struct Spy {
+pub(crate) struct Spy {
     inner: Arc<dyn Backend>,
+    promises: Capability,
     batches: Mutex<Vec<usize>>,
     /// Renewals wait here while set, after the store has answered.
     hold_replies: AtomicBool,
@@ -36,9 +40,15 @@ struct Spy {
 }
 
 impl Spy {
-    fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
+    pub(crate) fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
+        let promises = inner.capability().clone();
+        Self::promising(inner, promises)
+    }
+
+    fn promising(inner: Arc<dyn Backend>, promises: Capability) -> Arc<Self> {
         Arc::new(Self {
             inner,
+            promises,
             batches: Mutex::default(),
             hold_replies: AtomicBool::new(false),
             go: Notify::new(),
@@ -47,14 +57,14 @@ impl Spy {
         })
     }
 
-    fn batches(&self) -> Vec<usize> {
+    pub(crate) fn batches(&self) -> Vec<usize> {
         self.batches.lock().unwrap().clone()
     }
 }
 
 impl Backend for Arc<Spy> {
     fn capability(&self) -> &Capability {
-        self.inner.capability()
+        &self.promises
     }
     fn site(&self) -> &str {
         self.inner.site()
@@ -113,6 +123,7 @@ impl Backend for Arc<Spy> {
         self.inner.events()
     }
     fn close(&self) -> Fut<'_, ()> {
+        self.calls.lock().unwrap().push_back("close");
         self.inner.close()
     }
 }
@@ -221,9 +232,15 @@ struct Scene {
 }
 
 fn scene() -> Scene {
+    scene_with(|_| ())
+}
+
+fn scene_with(change: impl FnOnce(&mut Capability)) -> Scene {
     let clock = Clock::held();
     let memory = Memory::on(clock.clone());
-    let spy = Spy::new(memory.clone().into_backend());
+    let mut promises = memory.capability().clone();
+    change(&mut promises);
+    let spy = Spy::promising(memory.clone().into_backend(), promises);
     let backend: Arc<dyn Backend> = Arc::new(spy.clone());
     let locks = Locks::options().ttl(TTL).open(backend).unwrap();
     Scene { clock, memory, spy, locks }

@@ -1,12 +1,13 @@
 //! The waiters of one client: who they are, how they are woken, and their one shared heartbeat.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::clock::BootInstant;
 use crate::ids::ReqId;
 use crate::seam::Key;
 
@@ -15,6 +16,10 @@ use crate::seam::Key;
 pub(crate) struct Waiting {
     entries: Mutex<HashMap<ReqId, Arc<Entry>>>,
     beating: AtomicBool,
+    /// The shortest wait-lease the heartbeat knows of, in nanoseconds.
+    shortest: AtomicU64,
+    /// Rung when a shorter one came while the heartbeat slept.
+    pub(crate) hurry: Notify,
 }
 
 /// One request in line.
@@ -28,6 +33,22 @@ pub(crate) struct Entry {
     pub(crate) curious: bool,
     /// Its place when last heard.
     pub(crate) ahead: AtomicU32,
+    /// When the last question was sent whose answer said that it stands in line, its own or the
+    /// heartbeat's, in nanoseconds since boot; nothing before the first.
+    heard: AtomicU64,
+}
+
+impl Entry {
+    /// The store knew of it at or after this moment.
+    pub(crate) fn heard_of(&self, sent: BootInstant) {
+        self.heard.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Whether the store still keeps its place although a question went unanswered.
+    pub(crate) fn keeps_its_place(&self, now: BootInstant) -> bool {
+        let heard = self.heard.load(Ordering::Acquire);
+        heard > 0 && now.since(BootInstant::from_nanos(heard)) < self.wait_lease
+    }
 }
 
 /// Takes its entry off the list when dropped.
@@ -44,7 +65,8 @@ impl Waiting {
     /// Puts a request on the list, before it is sent: a wake-up may come before its answer.
     pub(crate) fn join(self: &Arc<Self>, key: Key, wait_lease: Duration, curious: bool) -> Joined {
         let ahead = AtomicU32::new(u32::MAX);
-        let entry = Arc::new(Entry { key, wait_lease, bell: Notify::new(), curious, ahead });
+        let (bell, heard) = (Notify::new(), AtomicU64::new(0));
+        let entry = Arc::new(Entry { key, wait_lease, bell, curious, ahead, heard });
         self.entries().insert(entry.key.req, entry.clone());
         Joined { waiting: self.clone(), entry }
     }
@@ -63,9 +85,25 @@ impl Waiting {
         self.entries().values().cloned().collect()
     }
 
-    /// Whether the caller is to start the heartbeat: true for one at a time.
-    pub(crate) fn start_beating(&self) -> bool {
-        !self.beating.swap(true, Ordering::AcqRel)
+    /// Whether the caller is to start the heartbeat: true for one at a time. One that beats too
+    /// slowly for this wait-lease is told to hurry.
+    pub(crate) fn start_beating(&self, wait_lease: Duration) -> bool {
+        if !self.beating.swap(true, Ordering::AcqRel) {
+            return true;
+        }
+        if nanos(wait_lease) < self.shortest.load(Ordering::Acquire) {
+            self.hurry.notify_one();
+        }
+        false
+    }
+
+    /// The shortest wait-lease of all who wait now; whoever comes later compares with it.
+    pub(crate) fn shortest(&self) -> Option<Duration> {
+        // Longest of all while it is looked for, so that nobody who comes meanwhile is missed.
+        self.shortest.store(u64::MAX, Ordering::Release);
+        let shortest = self.entries().values().map(|e| e.wait_lease).min();
+        self.shortest.store(shortest.map_or(u64::MAX, nanos), Ordering::Release);
+        shortest
     }
 
     /// Ends the heartbeat if nobody waits; false when somebody came meanwhile.
@@ -76,6 +114,10 @@ impl Waiting {
         }
         entries.is_empty()
     }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Drop for Joined {

@@ -132,6 +132,12 @@ async fn open(mut options: Options, mut url: StoreUrl) -> Result<Locks, Error> {
 async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
     match url.scheme.as_str() {
         "memory" => {
+            // The host would be dropped, and each client have a store of its own.
+            if !url.hosts.is_empty() || url.user.is_some() || url.password.is_some() {
+                return Err(Error::new(Kind::Usage, "a store in memory has no host").with_hint(
+                    "write memory: for a store of its own, memory:NAME for a shared one",
+                ));
+            }
             known(&url, &[])?;
             let store = if url.path.is_empty() { Memory::new() } else { Memory::named(&url.path) };
             Ok(store.into_backend())
@@ -211,4 +217,20 @@ pub fn stores() -> Vec<Capability> {
     #[cfg(feature = "file")]
     all.push(distlock_file::FileStore::promises().clone());
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_memory_store_has_no_host() {
+        // It would be a store of its own each time, and exclude nobody.
+        let e = connect("memory://shared").await.unwrap_err();
+        assert_eq!(e.kind(), Kind::Usage);
+        assert!(e.hint().unwrap_or("").contains("memory:NAME"), "{e:?}");
+        let (a, b) = (connect("memory:r1").await.unwrap(), connect("memory:r1").await.unwrap());
+        let _held = a.lock("x").try_acquire().await.unwrap().unwrap();
+        assert!(b.lock("x").try_acquire().await.unwrap().is_err());
+    }
 }

@@ -1,0 +1,147 @@
+//! The driver of the session family over a session store in this process, whose connections can
+//! die and whose answers can hang.
+
+use std::sync::atomic::AtomicU64;
+
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore};
+
+use super::*;
+use crate::capability::Expiry;
+use crate::pinned::Pinned;
+use crate::session::{Alive, Locked, SessionStore};
+use crate::{Owner, Patience, Standing, TokenRange};
+
+/// One lock, whatever its name.
+#[derive(Clone)]
+struct Room(Arc<Inside>);
+
+struct Inside {
+    promises: Capability,
+    clock: Clock,
+    /// Who has it; a new one when the connection of the old one died.
+    door: Mutex<(Arc<AsyncMutex<()>>, Arc<AtomicBool>)>,
+    last: AtomicU64,
+    /// Looking whether a connection lives needs one of these.
+    looks: Semaphore,
+}
+
+struct Inmate(#[allow(dead_code)] OwnedMutexGuard<()>, Arc<AtomicBool>);
+
+impl Room {
+    fn new() -> Self {
+        let mut promises = crate::memory::capability().clone();
+        (promises.expiry, promises.detach) = (Expiry::WithProcess, false);
+        Self(Arc::new(Inside {
+            promises,
+            clock: Clock::held(),
+            door: Mutex::default(),
+            last: AtomicU64::new(0),
+            looks: Semaphore::new(1),
+        }))
+    }
+
+    /// The connection that has the lock dies, and the lock is free.
+    fn disconnect(&self) {
+        let (_, dead) = std::mem::take(&mut *self.0.door.lock().unwrap());
+        dead.store(true, Ordering::SeqCst);
+    }
+}
+
+impl SessionStore for Room {
+    type Conn = Inmate;
+    fn capability(&self) -> &Capability {
+        &self.0.promises
+    }
+    fn site(&self) -> &str {
+        "room:"
+    }
+    fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+    async fn lock(&self, ask: &Ask, _: Watcher<'_>) -> Result<Locked<Inmate>, Error> {
+        let (door, dead) = self.0.door.lock().unwrap().clone();
+        let inside = match ask.patience {
+            Patience::Never => door.try_lock_owned().ok(),
+            _ => Some(door.lock_owned().await),
+        };
+        let Some(inside) = inside else { return Ok(Locked::Busy(Standing::default())) };
+        let token = Token::new(self.0.last.fetch_add(1, Ordering::SeqCst) + 1)?;
+        let conn = Inmate(inside, dead);
+        Ok(Locked::Held { conn, tokens: TokenRange::one(token), waiters: 0 })
+    }
+    async fn alive(&self, conn: &mut Inmate) -> Alive {
+        let _look = self.0.looks.acquire().await;
+        match conn.1.load(Ordering::SeqCst) {
+            true => Alive::No(Why::Disconnected),
+            false => Alive::Yes { waiters: 0 },
+        }
+    }
+    async fn unlock(&self, _: Inmate) -> Result<(), Error> {
+        Ok(())
+    }
+    async fn inspect(&self, _: &Query) -> Result<Vec<LockInfo>, Error> {
+        Ok(Vec::new())
+    }
+    async fn force(&self, _: &FullName, _: Option<Token>, _: Force) -> Result<Forced, Error> {
+        Ok(Forced::NoMatch)
+    }
+    fn listen(&self, _: Ears) {}
+    async fn close(&self) {}
+}
+
+fn room() -> (Room, Locks) {
+    let room = Room::new();
+    let backend: Arc<dyn Backend> = Arc::new(Pinned::new(room.clone()));
+    (room, Locks::options().ttl(TTL).open(backend).unwrap())
+}
+
+#[tokio::test]
+async fn a_release_dropped_while_somebody_looks_leaves_nothing_locked() {
+    let (room, locks) = room();
+    let guard = locks.lock("a").await.unwrap();
+    let ticket = guard.ticket();
+    // A renewal is under way, and its answer hangs.
+    let hang = room.0.looks.acquire().await.unwrap();
+    let backend = locks.backend().clone();
+    let due = [Due { key: Key { lock: ticket.lock, req: ticket.req }, ttl: TTL }];
+    let mut look = std::pin::pin!(backend.keep(&due));
+    let mut release = Box::pin(guard.release());
+    tokio::select! {
+        biased;
+        _ = &mut look => panic!("it hangs"),
+        _ = &mut release => panic!("it waits for the look"),
+        () = std::future::ready(()) => {}
+    }
+    drop(release);
+    drop(hang);
+    assert_eq!(look.await.len(), 1);
+    for _ in 0..5000 {
+        if locks.lock("a").try_acquire().await.unwrap().is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("it is locked for ever");
+}
+
+#[tokio::test]
+async fn an_owner_does_not_enter_again_what_it_has_lost() {
+    let (room, locks) = room();
+    let me = Owner::new();
+    let first = locks.lock("a").owner(&me).await.unwrap();
+    let nested = locks.lock("a").owner(&me).await.unwrap();
+    assert_eq!(nested.token(), first.token());
+    room.disconnect();
+    let other = locks.lock("a").await.unwrap();
+    let again = locks.lock("a").owner(&me).try_acquire().await.unwrap();
+    assert!(again.is_err(), "two guards are valid at once");
+    assert_eq!(other.release().await.unwrap(), Released::Released);
+    // What it holds anew has nothing to do with what it had.
+    let again = locks.lock("a").owner(&me).try_acquire().await.unwrap().unwrap();
+    assert!(again.token() > first.token());
+    assert_eq!(first.release().await.unwrap(), Released::WasLost);
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_err(), "freed by the old guard");
+    assert_eq!(again.release().await.unwrap(), Released::Released);
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_ok(), "kept by the old guard");
+    drop(nested);
+}
