@@ -52,6 +52,9 @@ pub(crate) async fn run(
         .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot listen to signals: {e}")))?;
     store::note_default(all, printer);
     let locks = store::connect(all).await?;
+    if store::is_alone(&locks) {
+        printer.warn("this store lives in this process alone: it excludes nobody");
+    }
     let mut lock = wait::with(locks.lock(&args.name).label(label(args)), &args.hold);
     if let Some(ttl) = args.ttl {
         lock = lock.ttl(ttl);
