@@ -86,6 +86,9 @@ fn the_kernels_lock_of_a_killed_distlock_ends_after_its_command_and_not_before()
     let script = "ps -o pgid= -p $$ | tr -d ' ' > group.new; mv group.new group; exec sleep 1000";
     let mut holder = scene.hold(&[], script);
     let (guardian, child) = (scene.pid("group"), scene.pid("pid"));
+    // When the last parent of a group in this session dies and somebody in the group is stopped, the
+    // kernel sends HUP and CONT to all of it. So this process adopts them: the group keeps a parent.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     // A guardian that gets no time is what a busy machine may make of it.
     rustix::process::kill_process(guardian, Signal::STOP).unwrap();
     holder.signal(Signal::KILL);
