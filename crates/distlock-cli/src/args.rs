@@ -125,9 +125,10 @@ Examples:
   distlock run -w 30s deploy -- make deploy    or wait for half a minute and exit with 75
 
 The command finds DISTLOCK_NAME and DISTLOCK_TOKEN in its environment. TERM, INT, HUP and QUIT go
-to its whole process group. When the lock is lost the command and all it started get TERM, and KILL
-before anybody else can have the lock, also when distlock itself was killed or stopped. Processes
-that the command leaves behind when it ends by itself run on, without the lock.")]
+to its whole process group. When the lock is lost the group gets TERM, and the command and all that
+descends from it KILL before anybody else can have the lock, also when distlock itself was killed
+or stopped. Processes that the command leaves behind when it ends by itself run on, without the
+lock, and so does a daemon that has left both group and parent.")]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) wait: Wait,
