@@ -7,7 +7,7 @@ use distlock_core::capability::{
 };
 use distlock_core::ttl::Ttl;
 
-/// What the file store promises, wherever its directory is.
+/// What the file store promises where its directory outlives a reboot.
 pub static CAPABILITY: Capability = Capability {
     store: "file",
     url: "file:DIR",
@@ -35,7 +35,7 @@ pub static CAPABILITY: Capability = Capability {
         "A lock lasts as long as its process: a crash frees it at once, a stopped process keeps it.",
         "A child forked without exec keeps a killed parent's locks until it ends too.",
         "The TTL plays no part; nobody can take a lock away from a living process.",
-        "Local file systems only: ext, xfs, btrfs, zfs, f2fs, tmpfs, overlayfs. On tmpfs nothing, \
-         tokens included, outlives a reboot.",
+        "Local file systems only: ext, xfs, btrfs, zfs, f2fs, tmpfs, overlayfs. On tmpfs \
+         nothing outlives a reboot, so its tokens are only clocked.",
     ],
 };

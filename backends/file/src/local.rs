@@ -9,25 +9,35 @@ use distlock_core::{Error, Kind};
 
 use crate::trouble::trouble;
 
+/// The one whose files a reboot takes away.
+const TMPFS: u64 = 0x0102_1994;
+
 const LOCAL: &[(u64, &str)] = &[
     (0xEF53, "ext2/3/4"),
     (0x5846_5342, "xfs"),
     (0x9123_683E, "btrfs"),
     (0x2FC1_2FC1, "zfs"),
     (0xF2F5_2010, "f2fs"),
-    (0x0102_1994, "tmpfs"),
+    (TMPFS, "tmpfs"),
     (0x794C_7630, "overlayfs"),
 ];
 
+/// Whether files outlive a reboot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Medium {
+    Lasting,
+    Volatile,
+}
+
 /// Refuses a directory that is not on a local file system. One that does not exist yet is judged
 /// by its nearest parent that does, so that nothing is left behind on a foreign one.
-pub(crate) fn check(dir: &Path) -> Result<(), Error> {
+pub(crate) fn check(dir: &Path) -> Result<Medium, Error> {
     let there = dir.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
     let stat = rustix::fs::statfs(there).map_err(|e| trouble("look at", there, e.into()))?;
     // Some kernels sign-extend the 32-bit number.
     let magic = stat.f_type as u64 & 0xFFFF_FFFF;
     if LOCAL.iter().any(|(known, _)| *known == magic) {
-        return Ok(());
+        return Ok(if magic == TMPFS { Medium::Volatile } else { Medium::Lasting });
     }
     let names: Vec<_> = LOCAL.iter().map(|(_, name)| *name).collect();
     Err(Error::new(

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::task::Poll;
 use std::time::Duration;
 
+use distlock_core::capability::Fence as Strength;
 use distlock_core::info::Query;
 use distlock_core::lease::Ears;
 use distlock_core::seam::{Ask, Watcher};
@@ -21,7 +22,7 @@ use crate::fence::Fence;
 use crate::inspect::Looker;
 use crate::layout::{self, Machine};
 use crate::live::any_alive;
-use crate::local;
+use crate::local::{self, Medium};
 use crate::seat::{Heard, seat};
 use crate::stem::Stem;
 use crate::trouble::{closed, trouble};
@@ -48,6 +49,7 @@ impl Default for FileOptions {
 /// after and without waiting.
 pub struct FileStore {
     site: String,
+    promise: Capability,
     tx: Sender<Cmd>,
     looker: Looker,
 }
@@ -65,8 +67,11 @@ impl FileStore {
         let dir = std::path::absolute(dir).map_err(|e| trouble("find", dir, e))?;
         local::check(&dir)?;
         let alone = layout::open(&dir)?;
+        let mut promise = CAPABILITY.clone();
         // Once more: what was made may be a mount point or a link.
-        local::check(&dir)?;
+        if local::check(&dir)? == Medium::Volatile {
+            promise.fence = Strength::Clocked;
+        }
         let dir = dir.canonicalize().map_err(|e| trouble("find", &dir, e))?;
         let machine = Machine::this()?;
         let fence = Fence::open(&dir, &machine, || any_alive(&dir.join("sessions")))?;
@@ -77,10 +82,10 @@ impl FileStore {
         let worker = Worker::new(dir.clone(), machine.boot, clock, fence, retention, tx.clone());
         engine::thread("distlock-file", move || worker.run(commands))
             .map_err(|e| trouble("start a thread for", &dir, e).transient())?;
-        Ok(Self { site: format!("file:{}", dir.display()), tx, looker })
+        Ok(Self { site: format!("file:{}", dir.display()), promise, tx, looker })
     }
 
-    /// What every file store promises, without opening one.
+    /// What a file store promises on a disk, without opening one.
     #[must_use]
     pub fn promises() -> &'static Capability {
         &CAPABILITY
@@ -175,7 +180,7 @@ impl SessionStore for FileStore {
     type Conn = FileConn;
 
     fn capability(&self) -> &Capability {
-        &CAPABILITY
+        &self.promise
     }
 
     fn site(&self) -> &str {
@@ -187,7 +192,7 @@ impl SessionStore for FileStore {
     }
 
     async fn lock(&self, ask: &Ask, seen: Watcher<'_>) -> Result<Locked<FileConn>, Error> {
-        CAPABILITY.allows(ask.mode)?;
+        self.promise.allows(ask.mode)?;
         let until = match ask.patience {
             Patience::For(d) => Some(self.looker.clock.now().plus(d)),
             Patience::Never | Patience::Forever => None,

@@ -9,9 +9,17 @@ use distlock_core::{Error, Kind};
 pub(crate) fn trouble(what: &str, path: &Path, e: io::Error) -> Error {
     let path = path.display();
     match e.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+        io::ErrorKind::PermissionDenied => {
             Error::new(Kind::Credentials, format!("cannot {what} {path}"))
                 .with_hint("the directory must be writable by this user, who alone may use it")
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            Error::new(Kind::Store, format!("cannot {what} {path}"))
+                .with_hint("choose a directory on a file system that can be written")
+        }
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            Error::new(Kind::Usage, format!("cannot {what} {path}"))
+                .with_hint("name a directory that nothing else uses; it is made when missing")
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             Error::new(Kind::Store, format!("cannot {what} {path}"))

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
 use distlock::{Owner, Token};
 
@@ -15,6 +14,8 @@ Exit status:
   75 busy or timed out (-E)   76 lock lost (--lost-code)   124 held as long as --max-hold allows
   69 store unreachable        77 credentials refused       78 the store cannot promise that
   64 usage, name or URL       126/127 command not executable / not found
+  1  `break`: the lock has another holder            74 output that could not be written
+  70/71 a fault of distlock / of the system, such as no free process
 
 Environment:
   DISTLOCK_URL        the store, when --url is not given
@@ -41,7 +42,7 @@ pub(crate) struct Args {
 /// What every verb takes, before or after it.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Everywhere {
-    /// The store: sqlite:PATH, file:DIR, … [default: $DISTLOCK_URL, $DISTLOCK_URL_FILE, or SQLite
+    /// The store: sqlite:PATH, file:DIR [default: $DISTLOCK_URL, $DISTLOCK_URL_FILE, or SQLite
     /// in the user's state directory]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     pub(crate) url: Option<String>,
@@ -93,7 +94,7 @@ pub(crate) struct Wait {
     #[arg(short = 'n', long)]
     pub(crate) no_wait: bool,
     /// Waits at most this long; 0 is the same as -n [default: for ever]
-    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse)]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     #[arg(conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
 }
@@ -102,16 +103,16 @@ pub(crate) struct Wait {
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Hold {
     /// A release before this age frees the lock only then
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) min_hold: Option<Duration>,
-    /// What others see while they wait [default: user, host, command and process]
+    /// What others see while they wait [default, also when empty: user, host, command and process]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     /// Who asks: the same owner may enter a lock it holds again [default: a new one each time]
     #[arg(long, value_name = "ID")]
     pub(crate) owner: Option<Owner>,
     /// After an expiry nobody gets the lock for this long
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) lock_delay: Option<Duration>,
 }
 
@@ -124,30 +125,37 @@ Examples:
   distlock run -w 30s deploy -- make deploy    or wait for half a minute and exit with 75
 
 The command finds DISTLOCK_NAME and DISTLOCK_TOKEN in its environment. TERM, INT, HUP and QUIT go
-to its whole process group. When the lock is lost the group gets TERM, and KILL before anybody
-else can have the lock, also when distlock itself was killed or stopped. Processes that the
-command leaves behind when it ends by itself run on, without the lock.")]
+to its whole process group. When the lock is lost the group gets TERM, and the command and all that
+descends from it KILL before anybody else can have the lock, also when distlock itself was killed
+or stopped. Processes that the command leaves behind when it ends by itself run on, without the
+lock, and so does a daemon that has left both group and parent.")]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) wait: Wait,
     /// How long the lock outlives a silent holder; it is renewed while the command runs
     /// [default: 10s]
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) hold: Hold,
     /// Ends the command when it has held the lock this long; exit status 124
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) max_hold: Option<Duration>,
     /// How long the command has between TERM and KILL when the lock is lost, at most half of the
     /// TTL [default: a tenth of the TTL]
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Duration>,
     /// Exit status when the lock is busy; 0 skips without a word
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    #[arg(
+        short = 'E',
+        long,
+        value_name = "CODE",
+        default_value_t = 75,
+        allow_negative_numbers = true
+    )]
     pub(crate) busy_code: u8,
     /// Exit status when the lock was lost
-    #[arg(long, value_name = "CODE", default_value_t = 76)]
+    #[arg(long, value_name = "CODE", default_value_t = 76, allow_negative_numbers = true)]
     pub(crate) lost_code: u8,
     /// The lock's name
     pub(crate) name: String,
@@ -168,7 +176,7 @@ pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) wait: Wait,
     /// How long the lock stays held without a renewal
-    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "10m")]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true, default_value = "10m")]
     pub(crate) ttl: Duration,
     #[command(flatten)]
     pub(crate) hold: Hold,
@@ -183,7 +191,7 @@ Example:
   distlock renew \"$ticket\" --ttl 30m    held for half an hour from now on, unless it was lost")]
 pub(crate) struct Renew {
     /// Another TTL from now on [default: the ticket's]
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) ttl: Option<Duration>,
     /// What `distlock acquire` printed; - reads it from stdin
     pub(crate) ticket: String,
@@ -228,7 +236,7 @@ Example:
   distlock watch orders/    a line whenever one of them is taken, freed or waited for")]
 pub(crate) struct Watch {
     /// How often to look
-    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "1s")]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true, default_value = "1s")]
     pub(crate) interval: Duration,
     /// Only names that start with this
     #[arg(default_value = "", hide_default_value = true)]
@@ -240,7 +248,7 @@ pub(crate) struct Watch {
 #[command(after_help = "\
 Examples:
   distlock break deploy                  its holder is told; free when its lease ends
-  distlock break deploy --token 1754…    only if that is still the holder")]
+  distlock break deploy --token 1754...  only if that is still the holder")]
 pub(crate) struct Break {
     /// Only the holder with this token
     #[arg(long, value_name = "T")]
@@ -249,7 +257,6 @@ pub(crate) struct Break {
     #[arg(long)]
     pub(crate) now: bool,
     /// The lock's name
-    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) name: String,
 }
 

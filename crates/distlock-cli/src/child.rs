@@ -92,6 +92,11 @@ fn places(name: &OsStr) -> Vec<PathBuf> {
 }
 
 impl Child {
+    /// Its number, which is its own until a look has said that it ended.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// What became of it since the last look.
     pub(crate) fn look(&self) -> Change {
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;

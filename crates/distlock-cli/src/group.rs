@@ -1,55 +1,132 @@
-//! Who is left in a process group.
+//! Whom a command consists of: the processes of its group, and those that descend from it in a
+//! group of their own, as timeout(1), setsid(1) and shells with job control make one.
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 
-/// The living processes of a group, besides one. There is no system call for it; `/proc` knows.
-pub(crate) fn others(group: Pid, besides: Pid) -> Vec<Pid> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse().ok().and_then(Pid::from_raw))
-        .filter(|pid| *pid != besides && is_alive_in(*pid, group))
-        .collect()
+/// One very process: its number, and when it started, since numbers are given out again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    pub(crate) started: u64,
 }
 
-fn is_alive_in(pid: Pid, group: Pid) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // "pid (any name) state ppid pgrp …": the name may hold anything, so count from its end.
-    let mut fields = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace();
-    let alive = !matches!(fields.next(), None | Some("Z" | "X"));
-    let pgrp = fields.nth(1).and_then(|g| g.parse().ok()).and_then(Pid::from_raw);
-    alive && pgrp == Some(group)
+/// What `/proc` says of a living process.
+struct Seen {
+    process: Process,
+    parent: Option<Pid>,
+    group: Option<Pid>,
 }
 
-/// Asks a group to end. A stopped process hears it only once it goes on.
-pub(crate) fn ask_to_end(group: Pid) {
-    let _ = kill_process_group(group, Signal::TERM);
-    let _ = kill_process_group(group, Signal::CONT);
+/// The processes of a command. Besides the group only what descends from the command itself is
+/// found, and only while whoever started it lives: `/proc` forgets the parents of orphans.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crew {
+    pub(crate) group: Pid,
+    /// The command itself, once it has started.
+    pub(crate) command: Option<Process>,
 }
 
-/// Ends the processes of a group besides one, and answers when they are gone. One by one, through
-/// a handle that means this very process, whoever gets its number next.
-pub(crate) fn end_others(group: Pid, besides: Pid) {
-    loop {
-        let left = others(group, besides);
-        if left.is_empty() {
-            return;
+impl Process {
+    /// The living process of this number.
+    pub(crate) fn of(pid: Pid) -> Option<Self> {
+        look(pid).map(|seen| seen.process)
+    }
+
+    /// A handle that means this very process, whoever gets its number next.
+    fn handle(self) -> Option<OwnedFd> {
+        let handle = pidfd_open(self.pid, PidfdFlags::empty()).ok()?;
+        (Self::of(self.pid) == Some(self)).then_some(handle)
+    }
+
+    fn send(self, signal: Signal) {
+        if let Some(handle) = self.handle() {
+            let _ = pidfd_send_signal(&handle, signal);
         }
-        for pid in left {
-            let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-            if is_alive_in(pid, group) {
-                let _ = pidfd_send_signal(&handle, Signal::KILL);
+    }
+}
+
+impl Crew {
+    /// The living ones, besides one.
+    pub(crate) fn others(&self, besides: Pid) -> Vec<Process> {
+        self.members().iter().map(|m| m.process).filter(|p| p.pid != besides).collect()
+    }
+
+    /// There is no system call for it; `/proc` knows.
+    fn members(&self) -> Vec<Seen> {
+        let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+        let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+        let all: Vec<Seen> = pids.filter_map(|pid| look(Pid::from_raw(pid)?)).collect();
+        let (mut ours, mut rest): (Vec<Seen>, Vec<Seen>) = all
+            .into_iter()
+            .partition(|seen| seen.group == Some(self.group) || Some(seen.process) == self.command);
+        loop {
+            let ours_too = |seen: &Seen| ours.iter().any(|o| Some(o.process.pid) == seen.parent);
+            let (children, others): (Vec<Seen>, _) = rest.into_iter().partition(ours_too);
+            if children.is_empty() {
+                return ours;
+            }
+            ours.extend(children);
+            rest = others;
+        }
+    }
+
+    /// Sends a signal to the group, and to the command if it has left it: what it started
+    /// elsewhere it answers for itself, as timeout(1) does, and should not hear things twice.
+    pub(crate) fn send(&self, signal: Signal) {
+        let _ = kill_process_group(self.group, signal);
+        let Some(command) = self.command else { return };
+        if look(command.pid).is_some_and(|s| s.process == command && s.group != Some(self.group)) {
+            command.send(signal);
+        }
+    }
+
+    /// Asks it to end. A stopped process hears it only once it goes on.
+    pub(crate) fn ask_to_end(&self) {
+        self.send(Signal::TERM);
+        self.send(Signal::CONT);
+    }
+
+    /// Ends it, whoever of the group calls it included.
+    pub(crate) fn end(&self) {
+        let members = self.members();
+        let strays = members.iter().filter(|m| m.group != Some(self.group));
+        strays.for_each(|stray| stray.process.send(Signal::KILL));
+        let _ = kill_process_group(self.group, Signal::KILL);
+    }
+
+    /// Ends it besides one process, and answers when the others are gone.
+    pub(crate) fn end_others(&self, besides: Pid) {
+        loop {
+            let left = self.others(besides);
+            if left.is_empty() {
+                return;
+            }
+            // All before waiting for any: an orphan of one of them could not be found again.
+            let handles: Vec<OwnedFd> = left.iter().filter_map(|p| p.handle()).collect();
+            for handle in &handles {
+                let _ = pidfd_send_signal(handle, Signal::KILL);
+            }
+            for handle in &handles {
                 // Readable once it has ended; one that sits in the kernel is looked at again.
                 let short = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-                let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&short));
+                let _ = poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&short));
             }
         }
     }
 }
 
-/// Ends a group, whoever calls it included.
-pub(crate) fn end(group: Pid) {
-    let _ = kill_process_group(group, Signal::KILL);
+fn look(pid: Pid) -> Option<Seen> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // "pid (any name) state ppid pgrp … starttime …": the name may hold anything, so count from
+    // its end, where the state is the first and the start the twentieth.
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_ascii_whitespace().collect();
+    if matches!(fields.first(), None | Some(&("Z" | "X"))) {
+        return None;
+    }
+    let pid_at = |i: usize| fields.get(i).and_then(|n| n.parse().ok()).and_then(Pid::from_raw);
+    let started = fields.get(19)?.parse().ok()?;
+    Some(Seen { process: Process { pid, started }, parent: pid_at(1), group: pid_at(2) })
 }

@@ -3,6 +3,7 @@
 //! 1. `run` starts it first of all, in a process group of its own, with a socket as its stdin.
 //! 2. The command is started *into* that group, so there is no moment at which the command exists
 //!    and the guardian does not know whom to end.
+//!    What the command starts in other groups is found through the command's own number.
 //! 3. After each renewal `run` tells it the deadline. If none comes in time (`distlock` was
 //!    stopped), the group gets TERM, and KILL before the lease can pass on.
 //! 4. If the socket ends without a goodbye (`distlock` was killed), the group gets TERM at once and
@@ -36,7 +37,7 @@ use rustix::time::{
 
 use crate::descriptors::{self, MOST};
 use crate::exit::{Failure, Status};
-use crate::group;
+use crate::group::{Crew, Process};
 
 /// How the guardian's process is called: not a verb, so not in the definition.
 const NAME: &str = "distlock-guardian";
@@ -50,7 +51,9 @@ const DEADLINE: u8 = b'd';
 const ENDING: u8 = b'e';
 const GOODBYE: u8 = b'g';
 const LOCKS: u8 = b'l';
-/// One word to the guardian: what, a moment on the boot clock, a duration in nanoseconds.
+const COMMAND: u8 = b'c';
+/// One word to the guardian: what, a moment on the boot clock, a duration in nanoseconds. For the
+/// command the two numbers are its pid and when it started.
 type Word = [u8; 17];
 
 fn word(what: u8, at: BootInstant, grace: Duration) -> Word {
@@ -123,6 +126,13 @@ impl Guardian {
         self.tell(DEADLINE, at, grace)
     }
 
+    /// Tells it who the command is, so that it is found in whatever group it moves to.
+    pub(crate) fn command(&mut self, command: Process) -> io::Result<()> {
+        let pid = u64::from(command.pid.as_raw_pid().unsigned_abs());
+        let started = Duration::from_nanos(command.started);
+        self.tell(COMMAND, BootInstant::from_nanos(pid), started)
+    }
+
     /// Tells it that the group was asked to end, and must be ended by then.
     pub(crate) fn ending(&mut self, kill_at: BootInstant) -> io::Result<()> {
         self.tell(ENDING, kill_at, Duration::ZERO)
@@ -191,6 +201,8 @@ fn stand() -> io::Result<Watch> {
 
 struct Watch {
     clock: Clock,
+    /// This process is its group's leader, and of all in it the one that is not ended.
+    crew: Crew,
     /// On the boot clock: right after a suspended machine wakes up is when it matters.
     timer: OwnedFd,
     /// Told a deadline: there is, or may be, a command.
@@ -210,6 +222,7 @@ impl Watch {
     fn new() -> io::Result<Self> {
         Ok(Self {
             clock: Clock::system(),
+            crew: Crew { group: getpid(), command: None },
             timer: timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?,
             armed: false,
             deadline: BootInstant::FAR,
@@ -226,11 +239,11 @@ impl Watch {
             let now = self.clock.now();
             match self.end_at {
                 Some(at) if at <= now => {
-                    group::end_others(getpid(), getpid());
+                    self.crew.end_others(getpid());
                     // Whoever slipped in meanwhile goes with us.
-                    return group::end(getpid());
+                    return self.crew.end();
                 }
-                Some(_) if self.alone && group::others(getpid(), getpid()).is_empty() => return,
+                Some(_) if self.alone && self.crew.others(getpid()).is_empty() => return,
                 None if self.ask_at() <= now => {
                     self.ask(kill_at(self.deadline, self.grace), "is stopped or stuck");
                 }
@@ -251,7 +264,7 @@ impl Watch {
 
     fn ask(&mut self, end_at: BootInstant, what: &str) {
         let _ = writeln!(io::stderr(), "distlock: {what}; ending its command");
-        group::ask_to_end(getpid());
+        self.crew.ask_to_end();
         self.end_at = Some(end_at);
     }
 
@@ -297,6 +310,11 @@ impl Watch {
             }
             ((ENDING, at, _), _) => self.end_at = Some(at),
             ((LOCKS, ..), _) => self.pinned = true,
+            ((COMMAND, pid, started), _) => {
+                let pid = i32::try_from(pid.as_nanos()).ok().and_then(Pid::from_raw);
+                let started = u64::try_from(started.as_nanos()).unwrap_or(u64::MAX);
+                self.crew.command = pid.map(|pid| Process { pid, started });
+            }
             _ => {}
         }
         false

@@ -53,5 +53,9 @@ fn unparsed(e: &clap::Error) -> ExitCode {
     }
     let text = e.render().to_string();
     eprint!("{}", text.replacen("error: ", "distlock: ", 1));
+    // The usage line of `run`, and no command set apart: what flock(1) has taught people.
+    if text.contains("-- <CMD>") && !std::env::args_os().any(|word| word == "--") {
+        eprintln!("hint: the command comes after --, as in `distlock run NAME -- CMD`");
+    }
     Status::USAGE.into()
 }

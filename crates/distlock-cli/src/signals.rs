@@ -61,14 +61,16 @@ impl Signals {
         }
     }
 
-    /// The next signal that wants this to end.
+    /// The next signal that wants this to end. `suspend` is called when one wants it to stand still.
     ///
     /// # Cancel safety
     /// Dropping it loses no signal.
-    pub(crate) async fn end(&mut self) -> Signal {
+    pub(crate) async fn end(&mut self, suspend: impl Fn()) -> Signal {
         loop {
-            if let Heard::End(signal) = self.next().await {
-                return signal;
+            match self.next().await {
+                Heard::End(signal) => return signal,
+                Heard::Suspend => suspend(),
+                Heard::Child | Heard::Continued => {}
             }
         }
     }

@@ -1,6 +1,8 @@
 //! From the arguments to a client of a store.
 
-use distlock::{Connect, Error, Locks};
+use std::ffi::OsString;
+
+use distlock::{Connect, Error, Kind, Locks, memory};
 
 use crate::args::Everywhere;
 use crate::printer::Printer;
@@ -9,8 +11,14 @@ use crate::printer::Printer;
 pub(crate) async fn connect(args: &Everywhere) -> Result<Locks, Error> {
     let mut options = Locks::options();
     // Not clap's `env`: an empty variable means "none" here, as with the URL.
-    if let Some(space) = args.namespace.clone().or_else(|| var("DISTLOCK_NAMESPACE")) {
+    if let Some(space) = &args.namespace {
         options = options.namespace(space);
+    } else if let Some(space) = var("DISTLOCK_NAMESPACE") {
+        let space = space.into_string().map_err(|_| {
+            Error::new(Kind::Usage, "DISTLOCK_NAMESPACE is not UTF-8")
+                .with_hint("a namespace is at most 64 of A-Z a-z 0-9 . _ -")
+        })?;
+        options = options.namespace(space.trim());
     }
     match &args.url {
         Some(url) => options.connect(url).await,
@@ -33,6 +41,12 @@ pub(crate) fn note_default(args: &Everywhere, printer: Printer) {
     }
 }
 
-fn var(name: &str) -> Option<String> {
-    std::env::var(name).ok().map(|v| v.trim().to_owned()).filter(|v| !v.is_empty())
+/// Whether the locks of a store live in this process alone, where nobody else can ask for them.
+pub(crate) fn is_alone(locks: &Locks) -> bool {
+    locks.capability().scope == memory::capability().scope
+}
+
+/// A variable, if it says something.
+fn var(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|v| !v.to_string_lossy().trim().is_empty())
 }

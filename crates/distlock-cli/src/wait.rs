@@ -14,6 +14,9 @@ use crate::signals::Signals;
 /// How long giving back may take at the end. What is not acknowledged by then ends with its lease.
 const CLOSING: Duration = Duration::from_secs(2);
 
+/// A waiter that stands still would hold up everybody behind it.
+const UNSTOPPABLE: &str = "a place in line cannot be suspended; Ctrl-C leaves the line";
+
 /// How a wait ended.
 pub(crate) enum Turn {
     /// The lock is held.
@@ -31,7 +34,8 @@ pub(crate) fn with(lock: Lock, hold: &Hold) -> Lock {
     if let Some(d) = hold.lock_delay {
         lock = lock.lock_delay(d);
     }
-    if let Some(text) = &hold.label {
+    // Empty is a variable that was not set, not a wish to be nobody.
+    if let Some(text) = hold.label.as_ref().filter(|text| !text.trim().is_empty()) {
         lock = lock.label(text);
     }
     if let Some(owner) = &hold.owner {
@@ -59,7 +63,7 @@ pub(crate) async fn turn(
     };
     tokio::select! {
         biased;
-        signal = signals.end() => Err(leave(locks, signal).await),
+        signal = signals.end(|| printer.warn(UNSTOPPABLE)) => Err(leave(locks, signal).await),
         answer = ask => match answer {
             Ok(Ok(guard)) => Ok(Turn::Ours(guard)),
             Ok(Err(busy)) => {

@@ -260,7 +260,11 @@ impl Spec {
         capability.allows(self.mode)?;
         let mut ttl = self.ttl.clone()?;
         if let Some(max) = self.max_hold {
-            ttl = ttl.min(Ttl::new(max.min(Ttl::MAX.get()))?);
+            let max = Ttl::new(max.min(Ttl::MAX.get())).map_err(|_| {
+                Error::new(Kind::Usage, format!("a max_hold of {max:?} is out of range"))
+                    .with_hint("at least 100ms, the shortest TTL")
+            })?;
+            ttl = ttl.min(max);
         }
         if !self.lock_delay.is_zero() && !capability.lock_delay {
             return Err(Error::new(Kind::Unsupported, "this store keeps no lock-delay")

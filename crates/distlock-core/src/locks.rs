@@ -99,7 +99,9 @@ impl Locks {
             }
             Some(Kept::Lost(why)) => {
                 let lost = Lost { lock: ticket.lock.clone(), token: ticket.token, why };
-                fail(Error::from(lost).with_hint("its TTL ended before somebody took it up"))
+                fail(Error::from(lost).with_hint(
+                    "its TTL ended, somebody broke it, or it was released already: nobody may rely on it",
+                ))
             }
             Some(Kept::Unknown(e)) => fail(e),
             None => fail(Error::new(Kind::Store, "the store gave no answer to a renewal")),

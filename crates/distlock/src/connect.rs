@@ -1,5 +1,6 @@
 //! From a URL to a client: the one place that knows every store.
 
+use std::env::VarError;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -82,11 +83,10 @@ impl Connect for Options {
 
 /// The URL of the environment, if it names one.
 fn from_environment() -> Result<Option<String>, Error> {
-    let var = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
-    if let Some(url) = var("DISTLOCK_URL") {
+    if let Some(url) = var("DISTLOCK_URL")? {
         return Ok(Some(url.trim().to_owned()));
     }
-    let Some(file) = var("DISTLOCK_URL_FILE") else { return Ok(None) };
+    let Some(file) = var("DISTLOCK_URL_FILE")? else { return Ok(None) };
     let text = std::fs::read_to_string(&file).map_err(|e| {
         Error::new(Kind::Usage, format!("cannot read {file:?}, which DISTLOCK_URL_FILE names"))
             .because(e)
@@ -96,6 +96,19 @@ fn from_environment() -> Result<Option<String>, Error> {
         Some(url) => Ok(Some(url.to_owned())),
         None => Err(Error::new(Kind::Usage, format!("{file:?} holds no URL in its first line"))
             .with_hint("the file's first line is the store's URL")),
+    }
+}
+
+/// A variable, if it says something. One that is not text names a store, too, so it is not taken
+/// for none: the default store would exclude nobody of those who share the one that was meant.
+fn var(name: &str) -> Result<Option<String>, Error> {
+    match std::env::var(name) {
+        Ok(text) => Ok(Some(text).filter(|v| !v.trim().is_empty())),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => {
+            Err(Error::new(Kind::Usage, format!("{name} is not UTF-8"))
+                .with_hint("percent-encode such bytes in the URL"))
+        }
     }
 }
 

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use distlock_core::session::SessionStore;
-use distlock_core::{Clock, Kind};
+use distlock_core::{Clock, Fence, Kind};
 use distlock_file::{FileOptions, FileStore};
 use libtest_mimic::Trial;
 use tempfile::tempdir;
@@ -16,6 +16,7 @@ pub fn trials() -> Vec<Trial> {
         trial("sixteen_processes_open_an_empty_directory_at_once", sixteen),
         trial("a_foreign_file_system_is_refused", foreign),
         trial("a_newer_or_unknown_layout_is_refused", newer),
+        trial("what_a_reboot_takes_away_is_no_durable_fence", volatile),
         trial("files_are_for_their_user_alone", private),
         trial("a_deep_directory_still_hears_its_turn", deep),
         trial("s37_one_holder_while_files_are_removed_and_made_anew", s37),
@@ -34,6 +35,13 @@ fn sixteen() {
     tokens.sort_unstable();
     tokens.dedup();
     assert_eq!(tokens.len(), 16);
+}
+
+fn volatile() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = FileStore::open(dir.path().join("locks"), FileOptions::default()).unwrap();
+    assert_eq!(store.capability().fence, Fence::Clocked);
+    assert_eq!(FileStore::promises().fence, Fence::Durable);
 }
 
 fn foreign() {

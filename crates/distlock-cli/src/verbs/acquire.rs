@@ -40,7 +40,7 @@ pub(crate) async fn acquire(all: &Everywhere, args: &Acquire, printer: Printer) 
 
 /// Refuses a store whose locks end with their process, before anything is taken.
 pub(crate) fn can_detach(locks: &Locks) -> Result<(), Failure> {
-    if locks.capability().detach {
+    if locks.capability().detach && !store::is_alone(locks) {
         return Ok(());
     }
     let store = locks.capability().store;

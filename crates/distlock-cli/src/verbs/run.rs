@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use distlock::capability::Expiry;
 use distlock::{BootInstant, Clock, Guard, Label, Name, Released, Ttl};
-use rustix::process::{Pid, Signal, getpgrp, kill_process_group};
+use rustix::process::{Signal, getpgrp, kill_process_group};
 
 use crate::args::{Everywhere, Run};
 use crate::child::{Change, Child, Program};
 use crate::exit::{Failure, Outcome, Status};
-use crate::group;
+use crate::group::{Crew, Process};
 use crate::guardian::{Guardian, kill_at};
 use crate::printer::Printer;
 use crate::signals::{Heard, Signals};
@@ -52,6 +52,9 @@ pub(crate) async fn run(
         .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot listen to signals: {e}")))?;
     store::note_default(all, printer);
     let locks = store::connect(all).await?;
+    if store::is_alone(&locks) {
+        printer.warn("this store lives in this process alone: it excludes nobody");
+    }
     let mut lock = wait::with(locks.lock(&args.name).label(label(args)), &args.hold);
     if let Some(ttl) = args.ttl {
         lock = lock.ttl(ttl);
@@ -96,7 +99,7 @@ struct Work<'a> {
     clock: Clock,
     guard: Guard,
     guardian: Guardian,
-    group: Pid,
+    crew: Crew,
     child: Child,
     terminal: Option<Terminal>,
     printer: Printer,
@@ -150,12 +153,16 @@ async fn under(
             return Err(failure);
         }
     };
+    let crew = Crew { group, command: Process::of(child.pid()) };
+    if let Some(command) = crew.command {
+        let _ = guardian.command(command);
+    }
     let mut work = Work {
         args,
         clock,
         guard,
         guardian,
-        group,
+        crew,
         child,
         terminal,
         printer,
@@ -208,7 +215,7 @@ impl Work<'_> {
         let now = self.clock.now();
         if let Some((_, at)) = self.ending {
             if at <= now {
-                group::end(self.group);
+                self.crew.end();
                 return now.plus(LOOK);
             }
             return at;
@@ -242,7 +249,7 @@ impl Work<'_> {
         };
         self.ending = Some((cause, end_at));
         let _ = self.guardian.ending(end_at);
-        group::ask_to_end(self.group);
+        self.crew.ask_to_end();
         match (cause, self.guard.check()) {
             (Cause::MaxHold, _) => {
                 self.printer.warn("held as long as --max-hold allows; ending the command");
@@ -262,17 +269,17 @@ impl Work<'_> {
         match heard {
             Heard::End(signal) => {
                 self.signalled = true;
-                let _ = kill_process_group(self.group, signal);
+                self.crew.send(signal);
                 // A stopped command hears it only once it goes on.
-                let _ = kill_process_group(self.group, Signal::CONT);
+                self.crew.send(Signal::CONT);
             }
             Heard::Child => {}
             Heard::Suspend => self.printer.warn(UNSTOPPABLE),
             Heard::Continued => {
                 if let Some(terminal) = &mut self.terminal {
-                    terminal.hand_over_wanted(self.group);
+                    terminal.hand_over_wanted(self.crew.group);
                 }
-                let _ = kill_process_group(self.group, Signal::CONT);
+                self.crew.send(Signal::CONT);
             }
         }
     }
@@ -282,7 +289,7 @@ impl Work<'_> {
     fn stopped(&mut self, signal: i32) {
         let wants_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|s| s.as_raw() == signal);
         if wants_terminal {
-            let group = self.group;
+            let group = self.crew.group;
             if !self.terminal.as_mut().is_some_and(|t| t.hand_over_wanted(group)) {
                 // Going on would only stop it again.
                 self.printer.note("the command wants the terminal: bring this job to the front");
@@ -291,7 +298,7 @@ impl Work<'_> {
         } else {
             self.printer.warn(UNSTOPPABLE);
         }
-        let _ = kill_process_group(self.group, Signal::CONT);
+        self.crew.send(Signal::CONT);
     }
 
     fn heard_of_guardian(&mut self, alive: bool) {
@@ -310,10 +317,10 @@ impl Work<'_> {
             None if self.signalled => now.plus(self.grace).min(kill_at(self.deadline, self.grace)),
             None => return,
         };
-        while !group::others(self.group, self.group).is_empty() {
+        while !self.crew.others(self.crew.group).is_empty() {
             let now = self.clock.now();
             if now >= end_at {
-                group::end(self.group);
+                self.crew.end();
             }
             // What even KILL does not end in time sits in the kernel; the lock is lost anyway.
             if self.ending.is_some() && now.since(end_at) > GIVE_UP {
@@ -334,13 +341,13 @@ impl Work<'_> {
             Change::Runs | Change::Stopped(_) => (Status::INTERNAL, None),
         };
         let away = match &mut self.terminal {
-            Some(terminal) => terminal.take_back(self.group, signal.is_some()),
+            Some(terminal) => terminal.take_back(self.crew.group, signal.is_some()),
             None => false,
         };
         self.guardian.goodbye();
         if self.ending.is_none()
             && !self.signalled
-            && rustix::process::test_kill_process_group(self.group).is_ok()
+            && rustix::process::test_kill_process_group(self.crew.group).is_ok()
         {
             self.printer.note("the command left processes behind; they run on without the lock");
         }

@@ -50,7 +50,12 @@ fn busy_names_holder_age_token_and_place() {
 fn wrong_usage_is_64_and_says_what_is_right() {
     let scene = Scene::sqlite();
     let long = "x".repeat(256);
-    let wrong: [&[&str]; 12] = [
+    let wrong: [&[&str]; 17] = [
+        &["run", "-w", "-5", "lock", "--", "true"],
+        &["run", "-E", "-1", "lock", "--", "true"],
+        &["run", "--max-hold", "1ms", "lock", "--", "true"],
+        &["run", "lock", "true"],
+        &["break", ""],
         &["run", "", "--", "true"],
         &["run", &long, "--", "true"],
         &["run", "lock"],
@@ -70,8 +75,17 @@ fn wrong_usage_is_64_and_says_what_is_right() {
         assert!(done.err.starts_with("distlock: "), "{done:?}");
         assert_eq!(done.out, "");
     }
-    let done = scene.run(&["ls", "--url", "memory:?colour=red"]);
-    assert!(done.err.contains("\nhint: known: "), "{done:?}");
+    let said: [(&[&str], &str); 5] = [
+        (&["ls", "--url", "memory:?colour=red"], "\nhint: known: "),
+        (&["run", "-w", "-5", "lock", "--", "true"], "a duration is"),
+        (&["run", "--max-hold", "1ms", "lock", "--", "true"], "max_hold"),
+        (&["run", "lock", "true"], "\nhint: the command comes after --"),
+        (&["break", ""], "cannot be empty"),
+    ];
+    for (args, part) in said {
+        let done = scene.run(args);
+        assert!(done.err.contains(part), "{args:?} {done:?}");
+    }
 }
 
 #[test]
@@ -79,6 +93,11 @@ fn a_promise_that_cannot_be_kept_is_78() {
     let scene = Scene::memory();
     let done = scene.run(&["run", "--url", "memory:?require=durable", "lock", "--", "true"]);
     assert_eq!(done.code, 78, "{done:?}");
+    // A ticket to what ends with this very process is a ticket to nothing.
+    let done = scene.run(&["acquire", "lock"]);
+    assert_eq!((done.code, done.out.as_str()), (78, ""), "{done:?}");
+    let done = scene.run(&["run", "-q", "lock", "--", "true"]);
+    assert!(done.code == 0 && done.err.contains("excludes nobody"), "{done:?}");
     let scene = Scene::file();
     let done = scene.run(&["acquire", "lock"]);
     assert_eq!(done.code, 78, "{done:?}");

@@ -86,6 +86,9 @@ fn the_kernels_lock_of_a_killed_distlock_ends_after_its_command_and_not_before()
     let script = "ps -o pgid= -p $$ | tr -d ' ' > group.new; mv group.new group; exec sleep 1000";
     let mut holder = scene.hold(&[], script);
     let (guardian, child) = (scene.pid("group"), scene.pid("pid"));
+    // When the last parent of a group in this session dies and somebody in the group is stopped, the
+    // kernel sends HUP and CONT to all of it. So this process adopts them: the group keeps a parent.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     // A guardian that gets no time is what a busy machine may make of it.
     rustix::process::kill_process(guardian, Signal::STOP).unwrap();
     holder.signal(Signal::KILL);
@@ -175,4 +178,43 @@ fn a_suspended_command_goes_on() {
     holder.signal(Signal::TSTP);
     std::fs::write(scene.path("go"), "").unwrap();
     assert_eq!(holder.code(), 6);
+}
+
+/// timeout(1) makes a group of its own, setsid(1) a session, so a signal to the group misses them.
+const STRAYS: [&str; 2] = [
+    "timeout 1000 sh -c 'trap \"\" TERM; echo $$ > s.new; mv s.new stray; while :; do sleep 0.02; done'",
+    "setsid sh -c 'echo $$ > s.new; mv s.new stray; while :; do sleep 0.02; done'",
+];
+
+#[test]
+fn a_command_that_leaves_the_group_is_ended_with_distlock() {
+    for script in STRAYS {
+        let scene = Scene::sqlite();
+        let holder = scene.hold(&["--ttl", "2s"], &format!("exec {script}"));
+        let stray = scene.pid("stray");
+        holder.signal(Signal::KILL);
+        let (_, was_alive) = next_in(&scene, stray);
+        assert!(!was_alive, "two at once: {script}");
+    }
+}
+
+#[test]
+fn a_command_that_leaves_the_group_is_ended_by_max_hold() {
+    for script in STRAYS {
+        let scene = Scene::sqlite();
+        let mut holder = scene.hold(&["--max-hold", "2s"], &format!("exec {script}"));
+        let stray = scene.pid("stray");
+        assert_eq!(holder.code(), 124);
+        assert!(!alive(stray), "{script}");
+    }
+}
+
+#[test]
+fn a_command_that_leaves_the_group_hears_what_distlock_hears() {
+    let scene = Scene::sqlite();
+    let mut holder = scene.hold(&[], "exec timeout 1000 sleep 1000");
+    let group = scene.pid("pid");
+    until("it has a group of its own", || rustix::process::getpgid(Some(group)) == Ok(group));
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.code(), 143);
 }

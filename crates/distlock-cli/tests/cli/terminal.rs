@@ -92,6 +92,18 @@ fn ctrl_c_while_waiting_leaves_the_line() {
 }
 
 #[test]
+fn ctrl_z_while_waiting_keeps_the_place_and_says_so() {
+    let scene = Scene::sqlite();
+    let _holder = scene.hold(&[], "until [ -e go ]; do sleep 0.02; done");
+    let mut session = Session::new(&scene, "exec distlock run lock -- true");
+    scene.says("screen", "held by");
+    session.type_in("\x1a");
+    scene.says("screen", "cannot be suspended");
+    std::fs::write(scene.path("go"), "").unwrap();
+    assert_eq!(session.code(), 0);
+}
+
+#[test]
 fn a_pager_behind_it_keeps_the_keyboard_until_the_command_wants_it() {
     let scene = Scene::sqlite();
     let line = "distlock run lock -- sh -c 'touch ready; read a; echo got-$a' | cat; echo end";

@@ -160,3 +160,26 @@ fn options_stand_before_or_after_the_verb() {
     let loud = scene.run(&["run", "-v", "lock", "--", "true"]);
     assert!(loud.err.contains("granted") && !loud.err.contains('\x1b'), "{loud:?}");
 }
+
+#[test]
+fn an_empty_label_is_the_default_one() {
+    let scene = Scene::sqlite();
+    assert_eq!(scene.run(&["acquire", "lock", "--label", ""]).code, 0);
+    let shown = scene.show("lock");
+    let label = shown["holders"][0]["label"].as_str().unwrap();
+    assert!(label.contains("pid "), "{label}");
+}
+
+#[test]
+fn a_url_that_cannot_be_read_is_not_taken_for_none() {
+    use std::os::unix::ffi::OsStrExt;
+    let scene = Scene::sqlite();
+    for name in ["DISTLOCK_URL", "DISTLOCK_URL_FILE", "DISTLOCK_NAMESPACE"] {
+        let mut command = scene.distlock(&["ls"]);
+        if name == "DISTLOCK_URL_FILE" {
+            command.env_remove("DISTLOCK_URL");
+        }
+        let output = command.env(name, std::ffi::OsStr::from_bytes(b"a\xff")).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{name}");
+    }
+}
