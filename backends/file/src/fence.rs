@@ -13,10 +13,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use distlock_core::host::Boot;
 use distlock_core::{Error, Kind};
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{Machine, exclusive};
+use crate::layout::exclusive;
 use crate::trouble::trouble;
 
 /// How far ahead the ceiling is raised, in microseconds: tokens are microseconds of the wall clock.
@@ -33,7 +34,7 @@ pub(crate) struct Bounds {
 #[derive(Serialize, Deserialize)]
 struct Document {
     boot: String,
-    time_ns: String,
+    shift: String,
     floor: u64,
     ceiling: u64,
 }
@@ -41,7 +42,7 @@ struct Document {
 /// The `fence` file of a directory.
 pub(crate) struct Fence {
     dir: PathBuf,
-    machine: Machine,
+    machine: Boot,
     known: Bounds,
 }
 
@@ -50,7 +51,7 @@ impl Fence {
     /// to itself. `others` says whether some process uses the directory now.
     pub(crate) fn open(
         dir: &Path,
-        machine: &Machine,
+        machine: &Boot,
         others: impl FnOnce() -> bool,
     ) -> Result<Self, Error> {
         let mut fence =
@@ -60,9 +61,9 @@ impl Fence {
             return Ok(fence);
         };
         fence.known = Bounds { floor: doc.floor, ceiling: doc.ceiling };
-        if doc.boot != machine.boot {
+        if doc.boot != machine.id {
             fence.store(Bounds { floor: doc.floor.max(doc.ceiling), ceiling: doc.ceiling })?;
-        } else if doc.time_ns != machine.time_ns {
+        } else if doc.shift != machine.shift {
             if others() {
                 return Err(Error::new(
                     Kind::Refused,
@@ -130,8 +131,8 @@ impl Fence {
 
     fn store(&mut self, bounds: Bounds) -> Result<(), Error> {
         let doc = Document {
-            boot: self.machine.boot.clone(),
-            time_ns: self.machine.time_ns.clone(),
+            boot: self.machine.id.clone(),
+            shift: self.machine.shift.clone(),
             floor: bounds.floor,
             ceiling: bounds.ceiling,
         };

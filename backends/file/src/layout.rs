@@ -14,26 +14,6 @@ use crate::lockfile::{is_at, make_dir};
 use crate::record::LAYOUT;
 use crate::trouble::trouble;
 
-/// Which run of which machine this is: what boot-clock times are worth.
-#[derive(Clone, Debug)]
-pub(crate) struct Machine {
-    pub(crate) boot: String,
-    /// Processes of another time namespace have another boot clock.
-    pub(crate) time_ns: String,
-}
-
-impl Machine {
-    pub(crate) fn this() -> Result<Self, Error> {
-        let path = Path::new("/proc/sys/kernel/random/boot_id");
-        let boot = std::fs::read_to_string(path).map_err(|e| {
-            trouble("read", path, e).with_hint("the file store needs /proc to be mounted")
-        })?;
-        let time_ns = std::fs::read_link("/proc/self/ns/time")
-            .map_or_else(|_| String::new(), |p| p.to_string_lossy().into_owned());
-        Ok(Self { boot: boot.trim().to_owned(), time_ns })
-    }
-}
-
 /// How long to wait for another process that is alone in the directory, and in what naps. It
 /// writes a small file there; only a stopped one takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -18,7 +18,7 @@
 //! | `lockfile`, `record` | a lock file and what stands in it |
 //! | `line`, `live` | tickets, and which processes are alive |
 //! | `fence` | tokens that never go back, also over a sweep or a reboot |
-//! | `layout`, `stem`, `local` | the directory: its version, the names in it, the file systems it may be on |
+//! | `layout`, `stem` | the directory: its version, and the names in it |
 //! | `sweep`, `inspect` | removing what is idle, listing what is not |
 
 mod blocker;
@@ -30,7 +30,6 @@ mod inspect;
 mod layout;
 mod line;
 mod live;
-mod local;
 mod lockfile;
 mod record;
 mod seat;

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use distlock_core::capability::Fence as Strength;
+use distlock_core::host::{Boot, LocalFs};
 use distlock_core::info::Query;
 use distlock_core::lease::Ears;
 use distlock_core::seam::{Ask, Watcher};
@@ -20,9 +21,8 @@ use tokio::sync::oneshot;
 use crate::capability::CAPABILITY;
 use crate::fence::Fence;
 use crate::inspect::Looker;
-use crate::layout::{self, Machine};
+use crate::layout;
 use crate::live::any_alive;
-use crate::local::{self, Medium};
 use crate::seat::{Heard, seat};
 use crate::stem::Stem;
 use crate::trouble::{closed, trouble};
@@ -65,21 +65,21 @@ impl FileStore {
         let FileOptions { clock, retention } = options;
         let dir = dir.as_ref();
         let dir = std::path::absolute(dir).map_err(|e| trouble("find", dir, e))?;
-        local::check(&dir)?;
+        LocalFs::of(&dir)?;
         let alone = layout::open(&dir)?;
         let mut promise = CAPABILITY.clone();
         // Once more: what was made may be a mount point or a link.
-        if local::check(&dir)? == Medium::Volatile {
+        if LocalFs::of(&dir)?.volatile {
             promise.fence = Strength::Clocked;
         }
         let dir = dir.canonicalize().map_err(|e| trouble("find", &dir, e))?;
-        let machine = Machine::this()?;
+        let machine = Boot::here()?;
         let fence = Fence::open(&dir, &machine, || any_alive(&dir.join("sessions")))?;
         drop(alone);
 
         let (tx, commands) = channel();
-        let looker = Looker { dir: dir.clone(), boot: machine.boot.clone(), clock: clock.clone() };
-        let worker = Worker::new(dir.clone(), machine.boot, clock, fence, retention, tx.clone());
+        let looker = Looker { dir: dir.clone(), boot: machine.id.clone(), clock: clock.clone() };
+        let worker = Worker::new(dir.clone(), machine.id, clock, fence, retention, tx.clone());
         engine::thread("distlock-file", move || worker.run(commands))
             .map_err(|e| trouble("start a thread for", &dir, e).transient())?;
         Ok(Self { site: format!("file:{}", dir.display()), promise, tx, looker })

@@ -22,8 +22,9 @@ use crate::trouble::trouble;
 use crate::worker::{Spot, Waiter, Worker};
 
 /// How often, and how long apart, a try looks again at a lock that is taken but not by anybody in
-/// the file: an abandoned wait or a sweep has it for a moment, or a grant is being written.
-const GLIMPSES: u32 = 40;
+/// the file: an abandoned wait or a sweep has it for a moment, or a grant is being written. A tenth
+/// of a second in all, since the one who has it may have to wait for a processor.
+const GLIMPSES: u32 = 400;
 const GLIMPSE_NANOS: i64 = 250_000;
 
 impl Worker {

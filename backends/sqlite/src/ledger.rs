@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use distlock_core::host::Boot;
 use distlock_core::info::{LockInfo, Query};
 use distlock_core::state::{Effects, LockState, Micros, Now, Op, Reply, Rules};
 use distlock_core::{Clock, Error, FullName, Kind, Name};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::boot::Boot;
 use crate::log::Log;
 use crate::options::Sync;
 use crate::place::{Files, Place};
@@ -474,7 +474,7 @@ mod tests {
     fn a_token_above_the_ceiling_waits_for_a_synced_commit() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::prepare(&dir.path().join("x.db")).unwrap();
-        let boot = Boot::here(None).unwrap();
+        let boot = Boot::here().unwrap();
         let clock = Clock::held();
         let open = |sync| Ledger::open(&place, boot.clone(), clock.clone(), sync).unwrap();
         let (mut normal, mut full) = (open(Sync::Normal), open(Sync::Full));
@@ -503,7 +503,7 @@ mod tests {
     fn a_ceiling_that_came_near_during_a_long_wait_is_not_raised_without_a_sync() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::prepare(&dir.path().join("x.db")).unwrap();
-        let boot = Boot::here(None).unwrap();
+        let boot = Boot::here().unwrap();
         let clock = Clock::held();
         let mut ledger = Ledger::open(&place, boot, clock.clone(), Sync::Normal).unwrap();
         cycle(&mut ledger);

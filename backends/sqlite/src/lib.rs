@@ -12,7 +12,6 @@
 //!    the next one is told.
 //! 6. Tokens never go back: `hi` is in the row, and a row that is swept leaves it in the floor.
 
-mod boot;
 mod driver;
 mod lane;
 mod ledger;

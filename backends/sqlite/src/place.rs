@@ -8,10 +8,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use distlock_core::host::LocalFs;
 use distlock_core::{Error, Kind};
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, StatxAttributes, StatxFlags, mknodat, statfs, statx,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, StatxAttributes, StatxFlags, mknodat, statx};
 
 /// A database file that exists, on a file system that will do.
 #[derive(Clone, Debug)]
@@ -44,18 +43,6 @@ impl Files {
     }
 }
 
-/// The file systems served. An allow list, because a file system that two kernels share would make
-/// each believe that the other's leases are of an earlier boot.
-const LOCAL: &[(u64, &str)] = &[
-    (0xEF53, "ext2/3/4"),
-    (0x5846_5342, "xfs"),
-    (0x9123_683E, "btrfs"),
-    (0x2FC1_2FC1, "zfs"),
-    (0xF2F5_2010, "f2fs"),
-    (TMPFS, "tmpfs"),
-    (0x794C_7630, "overlayfs"),
-];
-const TMPFS: u64 = 0x0102_1994;
 /// SQLite takes paths of 512 bytes, with what it appends.
 const LONGEST: usize = 500;
 
@@ -71,7 +58,7 @@ impl Place {
         let path = std::path::absolute(path).map_err(wrong)?;
         let parent = path.parent().unwrap_or(Path::new("/"));
         // Before anything is created, so that nothing is left on a file system that is refused.
-        local(parent.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/")))?;
+        LocalFs::of(parent)?;
         DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(wrong)?;
         let mode = Mode::RUSR | Mode::WUSR;
         match mknodat(CWD, &path, FileType::RegularFile, mode, 0) {
@@ -97,10 +84,10 @@ impl Place {
             )
             .with_hint("remove the other hard links; mount its directory, not the file alone"));
         }
-        let magic = local(&file)?;
+        let volatile = LocalFs::of(&file)?.volatile;
         let mut sockets = file.clone().into_os_string();
         sockets.push(".distlock");
-        Ok(Self { file, sockets: sockets.into(), volatile: magic == TMPFS })
+        Ok(Self { file, sockets: sockets.into(), volatile })
     }
 }
 
@@ -108,27 +95,6 @@ impl Place {
 fn is_mounted(path: &Path) -> bool {
     statx(CWD, path, AtFlags::empty(), StatxFlags::BASIC_STATS)
         .is_ok_and(|s| s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
-}
-
-/// The magic number of the file system a path lies on, if that is a local one.
-fn local(path: &Path) -> Result<u64, Error> {
-    let stat = statfs(path).map_err(|e| trouble(path, e.into()))?;
-    // Sign extension would spoil the magics above 2^31.
-    #[allow(clippy::cast_sign_loss)]
-    let magic = stat.f_type as u64 & 0xFFFF_FFFF;
-    allowed(magic).map(|()| magic).map_err(|e| e.store(path.display()))
-}
-
-fn allowed(magic: u64) -> Result<(), Error> {
-    if LOCAL.iter().any(|(m, _)| *m == magic) {
-        return Ok(());
-    }
-    let names: Vec<&str> = LOCAL.iter().map(|(_, n)| *n).collect();
-    Err(Error::new(
-        Kind::Refused,
-        format!("a file system of type {magic:#x} is not known as local"),
-    )
-    .with_hint(format!("put the file on one of: {}", names.join(", "))))
 }
 
 fn trouble(path: &Path, e: io::Error) -> Error {
@@ -161,17 +127,6 @@ mod tests {
 
     #[test]
     fn only_local_file_systems_are_served() {
-        for (magic, _) in LOCAL {
-            assert!(allowed(*magic).is_ok());
-        }
-        // nfs, smb2, cifs, fuse, 9p, ceph, ramfs
-        for magic in
-            [0x6969, 0xFE53_4D42, 0xFF53_4D42, 0x6573_5546, 0x0102_1997, 0x00C3_6400, 0x8584_58F6]
-        {
-            let e = allowed(magic).unwrap_err();
-            assert_eq!(e.kind(), Kind::Refused);
-            assert!(e.hint().is_some_and(|h| h.contains("xfs")));
-        }
         // A real one, and nothing is created on it.
         assert_eq!(Place::prepare(Path::new("/proc/locks.db")).unwrap_err().kind(), Kind::Refused);
         assert_eq!(Place::prepare(Path::new("/sys/a/b.db")).unwrap_err().kind(), Kind::Refused);

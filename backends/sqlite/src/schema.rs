@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use distlock_core::host::Boot;
 use distlock_core::{Clock, Error, Kind};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::boot::Boot;
 use crate::trouble::{passing, trouble};
 
 /// Marks the file as ours ("dstl").

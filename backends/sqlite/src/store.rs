@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use distlock_core::capability::{Capability, Fence};
+use distlock_core::host::Boot;
 use distlock_core::info::{LockInfo, Query};
 use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
 use distlock_core::seam::{Ask, Due, Force, Forced, Key, Released};
@@ -12,7 +13,6 @@ use distlock_core::state::{Claim, Op, Pulse, Reply, answer};
 use distlock_core::{Clock, Error, FullName, Kind, Token, engine};
 use tokio::sync::oneshot;
 
-use crate::boot::Boot;
 use crate::lane::Lane;
 use crate::ledger::{Ledger, split};
 use crate::options::{SqliteOptions, capability};
@@ -60,7 +60,10 @@ impl Sqlite {
         let SqliteOptions { sync, clock, boot_id } = options;
         let place = Place::prepare(path)?;
         let site = format!("sqlite:{}", place.file.display());
-        let boot = Boot::here(boot_id)?;
+        let mut boot = Boot::here()?;
+        if let Some(id) = boot_id {
+            boot.id = id;
+        }
         let mut promise = capability(sync);
         if place.volatile {
             promise.fence = Fence::Clocked;
