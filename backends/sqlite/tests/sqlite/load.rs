@@ -34,7 +34,8 @@ pub(crate) async fn hammer(path: &std::path::Path) -> String {
     let store = Sqlite::open(path, SqliteOptions::new()).await.unwrap();
     let locks = Locks::from_store(store);
     let pid = std::process::id();
-    let ttl = Duration::from_secs(1);
+    // Several renewals each, and enough of a TTL that a machine busy with other tests is no loss.
+    let ttl = Duration::from_secs(4);
     let mut guards = Vec::new();
     for i in 0..8 {
         guards.push(locks.lock(format!("kept {pid} {i}")).ttl(ttl).await.unwrap());
@@ -57,7 +58,7 @@ pub(crate) async fn hammer(path: &std::path::Path) -> String {
         }));
     }
     let clock = Clock::system();
-    clock.sleep(Duration::from_secs(6)).await;
+    clock.sleep(ttl * 5 / 2).await;
     over.store(true, Ordering::Relaxed);
     let lost = guards.iter().filter(|g| g.check().is_err()).count();
     for task in tasks {
