@@ -53,9 +53,9 @@ impl Reaper {
         if self.forked() {
             return;
         }
-        self.pending.fetch_add(1, Ordering::AcqRel);
-        let reaper = self.clone();
+        let pending = Pending::new(self.clone());
         engine::spawn(async move {
+            let reaper = &pending.0;
             let clock = reaper.backend.clock();
             let end = clock.now().plus(ttl).plus(GRACE);
             let mut wait = FIRST_RETRY;
@@ -72,9 +72,6 @@ impl Reaper {
                 clock.sleep(wait).await;
                 wait = (wait * 2).min(LAST_RETRY);
             }
-            if reaper.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-                reaper.idle.notify_waiters();
-            }
         });
     }
 
@@ -86,6 +83,25 @@ impl Reaper {
                 return;
             }
             idle.await;
+        }
+    }
+}
+
+/// One thing that is being given back. Counted down also when a store panics: whoever closes must
+/// not wait for it for ever.
+struct Pending(Arc<Reaper>);
+
+impl Pending {
+    fn new(reaper: Arc<Reaper>) -> Self {
+        reaper.pending.fetch_add(1, Ordering::AcqRel);
+        Self(reaper)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.0.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
         }
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct Spy {
     go: Notify,
     /// How many answers to a release are thrown away, after the store has done it.
     drop_releases: AtomicUsize,
+    /// An abandon panics while set.
+    panics: AtomicBool,
     calls: Mutex<VecDeque<&'static str>>,
 }
 
@@ -53,6 +55,7 @@ impl Spy {
             hold_replies: AtomicBool::new(false),
             go: Notify::new(),
             drop_releases: AtomicUsize::new(0),
+            panics: AtomicBool::new(false),
             calls: Mutex::default(),
         })
     }
@@ -80,6 +83,7 @@ impl Backend for Arc<Spy> {
         self.inner.acquire(ask, seen)
     }
     fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {
+        assert!(!self.panics.load(Ordering::SeqCst), "this store has a bug");
         self.calls.lock().unwrap().push_back("abandon");
         self.inner.abandon(key)
     }
@@ -257,6 +261,15 @@ async fn until(what: &str, mut happened: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
+/// Lets so many thirds of a TTL pass, each time until a renewal was sent.
+async fn renewing(s: &Scene, thirds: u32) {
+    for _ in 0..thirds {
+        let before = s.spy.batches().len();
+        s.clock.advance(TTL / 3);
+        until("a renewal", || s.spy.batches().len() > before).await;
+    }
+}
+
 /// Moves the clock in small steps, each time until somebody sleeps on it again.
 async fn pass(clock: &Clock, d: Duration) {
     let step = Duration::from_millis(250);
@@ -281,7 +294,7 @@ async fn all_holds_of_a_client_are_renewed_in_one_call() {
     until("a renewal", || !s.spy.batches().is_empty()).await;
     assert_eq!(s.spy.batches(), [20]);
     // Far beyond the first lease everything is still held.
-    pass(&s.clock, TTL * 3).await;
+    renewing(&s, 9).await;
     for guard in &guards {
         guard.check().unwrap();
     }
@@ -376,11 +389,24 @@ async fn s11_a_release_that_never_gets_an_answer_is_unknown_and_can_be_repeated(
 }
 
 #[tokio::test]
+async fn closing_does_not_wait_for_a_store_that_panicked() {
+    let s = scene();
+    let held = s.locks.lock("a").await.unwrap();
+    s.spy.panics.store(true, Ordering::SeqCst);
+    let mut waiting = Box::pin(s.locks.lock("a").acquire());
+    let _ = tokio::time::timeout(Duration::from_millis(20), &mut waiting).await;
+    drop(waiting); // undone in the background, where the store panics
+    drop(held);
+    tokio::time::timeout(Duration::from_secs(5), s.locks.close()).await.expect("it is closed");
+}
+
+#[tokio::test]
 async fn max_hold_ends_renewal_and_says_so() {
     let s = scene();
     let guard = s.locks.lock("a").max_hold(Duration::from_secs(20)).await.unwrap();
     until("the keeper sleeps", || s.clock.sleepers() > 0).await;
-    pass(&s.clock, Duration::from_millis(19_900)).await;
+    renewing(&s, 6).await;
+    s.clock.advance(Duration::from_millis(1_900));
     guard.check().unwrap();
     s.clock.advance(Duration::from_millis(100));
     assert_eq!(guard.lost().await.why, Why::MaxHold);

@@ -58,12 +58,12 @@ async fn a_hold_that_is_resumed_here_is_its_old_guards_no_more() {
     assert_eq!(first.check().unwrap_err().why, Why::Released);
     // Its end frees nothing and ends no renewal: the hold is the second guard's.
     drop(first);
-    pass(&s.clock, TTL * 2).await;
+    renewing(&s, 6).await;
     second.check().unwrap();
     assert!(s.locks.lock("a").try_acquire().await.unwrap().is_err());
     let third = s.locks.resume(&second.ticket()).await.unwrap();
     assert_eq!(second.release().await.unwrap(), Released::WasLost);
-    pass(&s.clock, TTL * 2).await;
+    renewing(&s, 6).await;
     third.check().unwrap();
     assert_eq!(third.release().await.unwrap(), Released::Released);
     assert!(s.locks.lock("a").try_acquire().await.unwrap().is_ok());
