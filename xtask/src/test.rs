@@ -118,8 +118,10 @@ fn tests(filter: Option<&str>) -> Result<Vec<Outcome>, String> {
                     let Some((name, exe, dir)) = queue.lock().ok().and_then(|mut q| q.pop()) else {
                         return;
                     };
-                    let mut command = Command::new(exe);
-                    command.args(&filter).current_dir(dir);
+                    // Whoever started us may ignore signals (nohup, a job in the background), and what
+                    // is ignored is inherited; the tests of signals need them as usual.
+                    let mut command = Command::new("env");
+                    command.arg("--default-signal").arg(exe).args(&filter).current_dir(dir);
                     let outcome = part(&name, command);
                     if let Ok(mut results) = results.lock() {
                         results.push(outcome);
