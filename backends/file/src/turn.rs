@@ -105,8 +105,15 @@ impl Worker {
         }
         if spot.waiters.is_empty() {
             spot.ours = None;
-            // A wait that nobody wants ends by itself; an idle thread ends now.
-            spot.blocker.take_if(|b| !b.busy);
+            Self::no_use_for_blocker(spot);
+        }
+    }
+
+    /// A wait that nobody wants ends by itself; an idle thread ends now.
+    fn no_use_for_blocker(spot: &mut Spot) {
+        spot.blocker.take_if(|b| !b.busy);
+        if let Some(blocker) = &spot.blocker {
+            blocker.no_use();
         }
     }
 
@@ -173,13 +180,14 @@ impl Worker {
         Ok(())
     }
 
-    /// The kernel gave the lock to the thread that waited for it.
-    pub(crate) fn got(&mut self, spot: &mut Spot, got: io::Result<LockFile>) {
+    /// The kernel gave the lock to the thread that waited for it; nothing, if that thread had no
+    /// use for it any more.
+    pub(crate) fn got(&mut self, spot: &mut Spot, got: io::Result<Option<LockFile>>) {
         if let Some(blocker) = &mut spot.blocker {
             blocker.busy = false;
         }
         match got {
-            Ok(file) if spot.held.is_none() && spot.ours.is_none() => spot.ours = Some(file),
+            Ok(Some(file)) if spot.held.is_none() && spot.ours.is_none() => spot.ours = Some(file),
             Ok(file) => drop(file),
             Err(e) => return self.fail(spot, &trouble("wait for", &spot.path, e)),
         }
@@ -198,7 +206,7 @@ impl Worker {
         if ahead == 0 {
             self.settle(spot);
         } else if spot.waiters.is_empty() {
-            spot.blocker.take_if(|b| !b.busy);
+            Self::no_use_for_blocker(spot);
         }
         Some(standing)
     }

@@ -57,7 +57,7 @@ pub(crate) enum Cmd {
     /// The blocked thread has the lock.
     Got {
         stem: Stem,
-        got: io::Result<LockFile>,
+        got: io::Result<Option<LockFile>>,
     },
     /// Another process says that one of ours is first in line.
     Told {

@@ -20,7 +20,7 @@ const APPLICATION: i32 = 0x6473_746C;
 /// The layout written here.
 const LAYOUT: i32 = 1;
 /// How long to wait for another process's transaction.
-pub(crate) const BUSY: Duration = Duration::from_secs(5);
+pub(crate) const BUSY: Duration = Duration::from_secs(9);
 /// How long for something that can as well be done later.
 const HASTE: Duration = Duration::from_millis(20);
 /// How long to sleep between two looks at a lock that another process has: SQLite's own handler

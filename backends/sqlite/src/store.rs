@@ -41,7 +41,7 @@ impl Sqlite {
     /// [`Kind::Usage`] for a path that is no file; [`Kind::Refused`] for a file system that is not
     /// known as local, a read-only place or another time namespace; [`Kind::Credentials`] for a
     /// file of somebody else; [`Kind::Layout`] for a newer layout or what is no database of ours;
-    /// [`Kind::Unreachable`] when others keep it locked for five seconds.
+    /// [`Kind::Unreachable`] when others keep it locked for nine seconds.
     ///
     /// # Cancel safety
     /// Dropping it leaves at most an empty database behind.
