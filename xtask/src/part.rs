@@ -37,6 +37,15 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// Runs a command to its end in front of whoever called, and says what failed.
+pub(crate) fn follow(mut command: Command, what: &str) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{what} ended with {status}")),
+        Err(e) => Err(format!("cannot run {what}: {e}")),
+    }
+}
+
 /// Runs a part to its end, with its output in a log file.
 pub(crate) fn run(name: &str, mut command: Command) -> Outcome {
     let clock = Clock::system();

@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::part::follow;
+
 /// A program the tests start, and the Debian package it comes from.
 const NEEDED: [(&str, &str); 1] = [("redis-server", "redis-server")];
 
@@ -65,10 +67,7 @@ fn root(command: &[&str]) -> Result<(), String> {
     let is_root = String::from_utf8_lossy(&uid.stdout).trim() == "0";
     let mut all: Vec<&str> = if is_root { vec![] } else { vec!["sudo"] };
     all.extend(command);
-    let status = Command::new(all[0]).args(&all[1..]).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`{}` ended with {status}", all.join(" "))),
-        Err(e) => Err(format!("cannot run `{}`: {e}", all.join(" "))),
-    }
+    let mut command = Command::new(all[0]);
+    command.args(&all[1..]);
+    follow(command, &format!("`{}`", all.join(" ")))
 }

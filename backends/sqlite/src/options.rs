@@ -62,14 +62,6 @@ impl SqliteOptions {
     }
 }
 
-const NOTES: &[&str] = &[
-    "a reboot ends every lease, because leases count time since boot; tokens rise across it",
-    "the end of a process does not end its locks: they run out with their TTL",
-    "only local file systems are served: ext2/3/4, xfs, btrfs, zfs, f2fs, tmpfs, overlayfs",
-    "on tmpfs the tokens are only clocked, because a reboot takes the file away",
-    "processes in different time namespaces cannot share a file",
-];
-
 const NOTES_NORMAL: &[&str] = &[
     "a reboot ends every lease, because leases count time since boot; tokens rise across it",
     "the end of a process does not end its locks: they run out with their TTL",
@@ -78,6 +70,9 @@ const NOTES_NORMAL: &[&str] = &[
     "processes in different time namespaces cannot share a file",
     "synchronous=normal: a power cut may forget the last grants, never the ceiling of their tokens",
 ];
+
+/// The same without the last, which is about `synchronous=normal` alone.
+const NOTES: &[&str] = NOTES_NORMAL.split_at(NOTES_NORMAL.len() - 1).0;
 
 /// What the store promises.
 #[must_use]

@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::error::{Error, Outcome};
 use crate::hold::{Held, Hold};
 use crate::lost::Why;
-use crate::seam::Released;
+use crate::seam::{Grant, Key, Released};
 use crate::ticket::{Ticket, fingerprint};
 
 /// How often a release that got no answer is tried again before the reaper takes over.
@@ -36,6 +36,22 @@ impl Guard {
     pub(crate) fn new(client: Arc<Client>, hold: Arc<Hold>) -> Self {
         client.observer.holds(1.0);
         Self { client, held: Held(hold), done: false, giving: false }
+    }
+
+    /// From a grant to the guard that has it, looked after from now on. No await in here: between
+    /// the two nothing can be dropped.
+    pub(crate) fn of_grant(
+        client: &Arc<Client>,
+        key: Key,
+        grant: &Grant,
+        ttl: Duration,
+        max_hold: Option<Duration>,
+        renew: bool,
+    ) -> Self {
+        let (clock, observer) = (client.clock().clone(), client.observer.clone());
+        let hold = Arc::new(Hold::new(key, grant, ttl, max_hold, clock, observer));
+        client.keeper.add(hold.clone(), grant.sent, renew);
+        Self::new(client.clone(), hold)
     }
 
     fn hold(&self) -> &Arc<Hold> {

@@ -13,7 +13,7 @@ use crate::client::{Client, Undo, Waits};
 use crate::clock::BootInstant;
 use crate::error::{Error, Kind};
 use crate::guard::Guard;
-use crate::hold::{Held, Hold};
+use crate::hold::Held;
 use crate::ids::{Owner, ReqId};
 use crate::label::Label;
 use crate::mode::Mode;
@@ -290,16 +290,12 @@ impl Spec {
         })
     }
 
-    /// No await in here: between the grant and its guard nothing can be dropped.
     fn guard(&self, ask: &Ask, grant: &Grant, undo: Undo) -> Guard {
         let client = &self.client;
         tracing::debug!(lock = %ask.lock, token = %grant.tokens.first(), "granted");
-        let (clock, observer) = (client.clock().clone(), client.observer.clone());
-        let hold = Hold::new(ask.key(), grant, ask.ttl, self.max_hold, clock, observer);
-        let hold = Arc::new(hold);
-        client.keeper.add(hold.clone(), grant.sent, self.renew);
+        let guard = Guard::of_grant(client, ask.key(), grant, ask.ttl, self.max_hold, self.renew);
         undo.disarm();
-        Guard::new(client.clone(), hold)
+        guard
     }
 }
 

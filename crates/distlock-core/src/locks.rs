@@ -8,7 +8,6 @@ use crate::capability::{Capability, Fence};
 use crate::client::Client;
 use crate::error::{Error, Kind};
 use crate::guard::Guard;
-use crate::hold::Hold;
 use crate::info::{LockInfo, Query};
 use crate::label::Label;
 use crate::lock::Lock;
@@ -90,10 +89,7 @@ impl Locks {
             Some(Kept::Until { sent, ttl, margin, waiters }) => {
                 let tokens = TokenRange::one(ticket.token);
                 let grant = Grant { req: ticket.req, tokens, sent, ttl, margin, waiters };
-                let (clock, observer) = (client.clock().clone(), client.observer.clone());
-                let hold = Arc::new(Hold::new(key, &grant, ticket.ttl, None, clock, observer));
-                client.keeper.add(hold.clone(), sent, true);
-                let guard = Guard::new(client.clone(), hold);
+                let guard = Guard::of_grant(client, key, &grant, ticket.ttl, None, true);
                 // As after an acquire: whoever closes looks for holds after saying so.
                 if client.closing.is_cancelled() { fail(client.closed()) } else { Ok(guard) }
             }

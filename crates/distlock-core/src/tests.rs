@@ -19,7 +19,7 @@ use crate::seam::{
     Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
 };
 use crate::state::Pulse;
-use crate::{Clock, Error, FullName, Kind, Locks, Lost, Store, Token, Why};
+use crate::{Clock, Error, FullName, Guard, Kind, Locks, Lost, Store, Token, Why};
 
 mod edges;
 mod session;
@@ -370,19 +370,24 @@ async fn s11_a_release_without_an_answer_is_tried_again_and_known_to_be_ours() {
     assert!(s.locks.lock("a").try_acquire().await.unwrap().is_ok());
 }
 
+/// Gives back, while none of the three tries gets an answer.
+async fn unanswered(s: &Scene, guard: &mut Guard) -> Result<Released, Error> {
+    s.spy.drop_releases.store(3, Ordering::SeqCst);
+    let (released, ()) = tokio::join!(guard.give_back(), async {
+        for n in 1..3 {
+            until("a try", || s.spy.calls.lock().unwrap().len() == n).await;
+            until("the wait before the next", || s.clock.sleepers() > 1).await;
+            s.clock.advance(Duration::from_millis(50));
+        }
+    });
+    released
+}
+
 #[tokio::test]
 async fn s11_a_release_that_never_gets_an_answer_is_unknown_and_can_be_repeated() {
     let s = scene();
-    let clock = s.clock.clone();
     let mut guard = s.locks.lock("a").await.unwrap();
-    s.spy.drop_releases.store(3, Ordering::SeqCst);
-    let (released, ()) = tokio::join!(guard.give_back(), async {
-        for _ in 0..2 {
-            until("the wait before the next try", || clock.sleepers() > 1).await;
-            clock.advance(Duration::from_millis(50));
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
+    let released = unanswered(&s, &mut guard).await;
     assert_eq!(released.unwrap_err().outcome(), crate::Outcome::Unknown);
     let _ = guard.give_back().await.unwrap();
     assert!(s.locks.lock("a").try_acquire().await.unwrap().is_ok());
@@ -430,11 +435,13 @@ async fn metrics_count_waits_holds_renewals_and_losses() {
     locks.force("measured", None, Force::Now).await.unwrap();
     guard.lost().await;
     let _ = guard.release().await.unwrap();
-    let seen: Vec<String> = snapshotter
-        .snapshot()
-        .into_vec()
+    let keys: Vec<_> =
+        snapshotter.snapshot().into_vec().into_iter().map(|(key, ..)| key.key().clone()).collect();
+    for gauge in ["distlock_held", "distlock_waiting"] {
+        assert!(keys.iter().any(|key| key.name() == gauge), "no {gauge}");
+    }
+    let seen: Vec<String> = keys
         .into_iter()
-        .map(|(key, ..)| key.key().clone())
         .filter(|key| key.labels().any(|l| l.key() == "lock" && l.value() == "measured"))
         .map(|key| {
             let outcome = key.labels().find(|l| l.key() == "outcome").map(|l| l.value());

@@ -33,16 +33,8 @@ async fn a_view_of_a_hold_ends_with_its_guard() {
 #[tokio::test]
 async fn a_release_without_an_answer_is_not_believed_in_any_more() {
     let s = scene();
-    let clock = s.clock.clone();
     let mut guard = s.locks.lock("a").await.unwrap();
-    s.spy.drop_releases.store(3, Ordering::SeqCst);
-    let (released, ()) = tokio::join!(guard.give_back(), async {
-        for n in 1..3 {
-            until("a try", || s.spy.calls.lock().unwrap().len() == n).await;
-            until("the wait before the next", || clock.sleepers() > 1).await;
-            clock.advance(Duration::from_millis(50));
-        }
-    });
+    let released = unanswered(&s, &mut guard).await;
     assert!(released.is_err());
     let other = s.locks.lock("a").await.unwrap(); // the store had released it
     other.check().unwrap();
