@@ -21,12 +21,15 @@ struct Seen {
 }
 
 /// The processes of a command. Besides the group only what descends from the command itself is
-/// found, and only while whoever started it lives: `/proc` forgets the parents of orphans.
-#[derive(Clone, Copy, Debug)]
+/// found, and only while whoever started it lives: `/proc` forgets the parents of orphans. So
+/// whoever was seen once is remembered from then on.
+#[derive(Clone, Debug)]
 pub(crate) struct Crew {
     pub(crate) group: Pid,
     /// The command itself, once it has started.
     pub(crate) command: Option<Process>,
+    /// Seen outside the group when last looked for.
+    strays: Vec<Process>,
 }
 
 impl Process {
@@ -49,23 +52,37 @@ impl Process {
 }
 
 impl Crew {
+    /// The processes of this group, and of a command that may leave it.
+    pub(crate) const fn new(group: Pid, command: Option<Process>) -> Self {
+        Self { group, command, strays: Vec::new() }
+    }
+
+    /// Looks who there is, before one of them dies and leaves orphans.
+    pub(crate) fn remember(&mut self) {
+        self.members();
+    }
+
     /// The living ones, besides one.
-    pub(crate) fn others(&self, besides: Pid) -> Vec<Process> {
+    pub(crate) fn others(&mut self, besides: Pid) -> Vec<Process> {
         self.members().iter().map(|m| m.process).filter(|p| p.pid != besides).collect()
     }
 
     /// There is no system call for it; `/proc` knows.
-    fn members(&self) -> Vec<Seen> {
+    fn members(&mut self) -> Vec<Seen> {
         let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
         let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
         let all: Vec<Seen> = pids.filter_map(|pid| look(Pid::from_raw(pid)?)).collect();
-        let (mut ours, mut rest): (Vec<Seen>, Vec<Seen>) = all
-            .into_iter()
-            .partition(|seen| seen.group == Some(self.group) || Some(seen.process) == self.command);
+        let (mut ours, mut rest): (Vec<Seen>, Vec<Seen>) = all.into_iter().partition(|seen| {
+            seen.group == Some(self.group)
+                || Some(seen.process) == self.command
+                || self.strays.contains(&seen.process)
+        });
         loop {
             let ours_too = |seen: &Seen| ours.iter().any(|o| Some(o.process.pid) == seen.parent);
             let (children, others): (Vec<Seen>, _) = rest.into_iter().partition(ours_too);
             if children.is_empty() {
+                let strays = ours.iter().filter(|m| m.group != Some(self.group));
+                self.strays = strays.map(|stray| stray.process).collect();
                 return ours;
             }
             ours.extend(children);
@@ -84,21 +101,21 @@ impl Crew {
     }
 
     /// Asks it to end. A stopped process hears it only once it goes on.
-    pub(crate) fn ask_to_end(&self) {
+    pub(crate) fn ask_to_end(&mut self) {
+        self.remember();
         self.send(Signal::TERM);
         self.send(Signal::CONT);
     }
 
     /// Ends it, whoever of the group calls it included.
-    pub(crate) fn end(&self) {
-        let members = self.members();
-        let strays = members.iter().filter(|m| m.group != Some(self.group));
-        strays.for_each(|stray| stray.process.send(Signal::KILL));
+    pub(crate) fn end(&mut self) {
+        self.remember();
+        self.strays.iter().for_each(|stray| stray.send(Signal::KILL));
         let _ = kill_process_group(self.group, Signal::KILL);
     }
 
     /// Ends it besides one process, and answers when the others are gone.
-    pub(crate) fn end_others(&self, besides: Pid) {
+    pub(crate) fn end_others(&mut self, besides: Pid) {
         loop {
             let left = self.others(besides);
             if left.is_empty() {

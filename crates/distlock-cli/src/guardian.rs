@@ -222,7 +222,7 @@ impl Watch {
     fn new() -> io::Result<Self> {
         Ok(Self {
             clock: Clock::system(),
-            crew: Crew { group: getpid(), command: None },
+            crew: Crew::new(getpid(), None),
             timer: timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?,
             armed: false,
             deadline: BootInstant::FAR,

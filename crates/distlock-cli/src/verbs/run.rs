@@ -153,7 +153,7 @@ async fn under(
             return Err(failure);
         }
     };
-    let crew = Crew { group, command: Process::of(child.pid()) };
+    let crew = Crew::new(group, Process::of(child.pid()));
     if let Some(command) = crew.command {
         let _ = guardian.command(command);
     }
@@ -269,6 +269,7 @@ impl Work<'_> {
         match heard {
             Heard::End(signal) => {
                 self.signalled = true;
+                self.crew.remember();
                 self.crew.send(signal);
                 // A stopped command hears it only once it goes on.
                 self.crew.send(Signal::CONT);
