@@ -315,7 +315,7 @@ impl Worker {
         let record = record.filter(|r| r.boot == self.boot);
         let left = record.as_ref().and_then(|r| r.left(now, &self.boot));
         let hold = record.and_then(|r| r.hold);
-        Standing { holder: hold.map(|h| h.seen(now, left)), ahead, left }
+        Standing { holder: hold.map(|h| h.seen(now, left)), ahead, left, note: None }
     }
 
     /// Whether the file names somebody who accounts for the lock being taken.

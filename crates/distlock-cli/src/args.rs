@@ -4,9 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
-use distlock::{Owner, Token};
-
-use crate::duration;
+use distlock::{Owner, Token, duration};
 
 const EXIT_CODES: &str = "\
 Exit status:

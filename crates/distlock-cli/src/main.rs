@@ -16,7 +16,6 @@ use clap::Parser;
 mod args;
 mod child;
 mod descriptors;
-mod duration;
 mod exit;
 mod group;
 mod guardian;

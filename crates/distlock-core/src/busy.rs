@@ -1,6 +1,7 @@
 //! The answer "somebody else has it": who, since when, and one's place in line.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,8 @@ pub struct Standing {
     pub ahead: Option<u32>,
     /// When something could change by itself.
     pub left: Option<Duration>,
+    /// Why the store grants nothing to anybody for now, if so.
+    pub note: Option<Arc<str>>,
 }
 
 /// Not an error: the lock is held by somebody else.
@@ -79,6 +82,7 @@ impl fmt::Display for Holder {
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.holder, self.left) {
+            _ if self.note.is_some() => f.write_str(self.note.as_deref().unwrap_or_default())?,
             (Some(holder), _) => write!(f, "held by {holder}")?,
             (None, Some(left)) => write!(f, "free, but not granted for another {}", Human(left))?,
             (None, None) => f.write_str("not free")?,

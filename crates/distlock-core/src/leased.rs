@@ -109,9 +109,7 @@ impl<S: LeaseStore> Inner<S> {
                 Attempt::Granted(self.grant(ask, sent, tokens, left, waiters))
             }
             Answer::Busy(standing) | Answer::Waiting(standing) => Attempt::Busy(standing),
-            Answer::NotYet { left, .. } => {
-                Attempt::Busy(Standing { left: Some(left), ..Standing::default() })
-            }
+            Answer::NotYet { left, why } => Attempt::Busy(not_yet(left, why)),
             Answer::Spent => return Err(spent()),
         })
     }
@@ -180,7 +178,7 @@ impl<S: LeaseStore> Inner<S> {
             }
             Answer::NotYet { left, why } => {
                 tracing::info!(lock = %ask.lock, store = self.store.site(), "{why}");
-                (Standing { left: Some(left), ..Standing::default() }, Some(left))
+                (not_yet(left, why), Some(left))
             }
             Answer::Spent => return Err(spent()),
         };
@@ -308,6 +306,10 @@ fn feel(entry: &Entry, sent: BootInstant, pulse: Pulse) {
 fn changed(last: &Standing, now: &Standing) -> bool {
     let token = |s: &Standing| s.holder.as_ref().map(|h| h.token);
     token(last) != token(now) || last.ahead != now.ahead || *last == Standing::default()
+}
+
+fn not_yet(left: Duration, why: String) -> Standing {
+    Standing { left: Some(left), note: Some(why.into()), ..Standing::default() }
 }
 
 fn spent() -> Error {

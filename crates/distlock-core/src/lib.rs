@@ -21,6 +21,7 @@ pub mod busy;
 pub mod capability;
 mod client;
 pub mod clock;
+pub mod duration;
 pub mod engine;
 pub mod error;
 mod guard;

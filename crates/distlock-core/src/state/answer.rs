@@ -12,8 +12,12 @@ use crate::token::TokenRange;
 /// # Errors
 /// When the request can never be granted as it stands, or the reply does not fit.
 pub fn acquired(reply: Reply) -> Result<Answer, Error> {
-    let standing =
-        |ahead, why: Left| Standing { holder: why.holder, ahead: Some(ahead), left: why.left };
+    let standing = |ahead, why: Left| Standing {
+        holder: why.holder,
+        ahead: Some(ahead),
+        left: why.left,
+        note: None,
+    };
     Ok(match reply {
         Reply::Granted { token, block, remaining, waiters, .. } => {
             Answer::Granted { tokens: TokenRange::new(token, block)?, left: remaining, waiters }

@@ -6,7 +6,10 @@ const UNITS: [(&str, f64); 5] =
     [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
 
 /// Reads `30`, `0.5`, `500ms`, `10s`, `5m`, `2h`, `1h30m`.
-pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// A sentence that says what a duration looks like.
+pub fn parse(text: &str) -> Result<Duration, String> {
     let fault = || "a duration is a number of seconds, or 500ms, 10s, 5m, 2h, 1h30m".to_owned();
     let mut total = 0.0;
     let mut rest = text.trim();
