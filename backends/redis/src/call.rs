@@ -43,8 +43,9 @@ impl Call {
     fn command(&self, verb: &str, script: &[u8]) -> Cmd {
         let mut cmd = redis::cmd(verb);
         cmd.arg(script).arg(self.keys.len());
-        self.keys.iter().for_each(|k| drop(cmd.arg(k.as_slice())));
-        self.args.iter().for_each(|a| drop(cmd.arg(a.as_slice())));
+        for word in self.keys.iter().chain(&self.args) {
+            cmd.arg(word.as_slice());
+        }
         cmd
     }
 }

@@ -14,6 +14,12 @@ use crate::error::{Error, Kind};
 pub struct Secret(String);
 
 impl Secret {
+    /// Takes a password.
+    #[must_use]
+    pub fn new(password: String) -> Self {
+        Self(password)
+    }
+
     /// The password itself.
     #[must_use]
     pub fn reveal(&self) -> &str {

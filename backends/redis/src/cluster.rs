@@ -1,0 +1,308 @@
+//! A cluster: which server serves which slot, and how to follow when slots move.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use crc16::{State, XMODEM};
+use distlock_core::{BootInstant, Error, Kind, engine};
+use redis::Value;
+use tokio::sync::oneshot;
+
+use crate::address::Address;
+use crate::call::Call;
+use crate::keys::PREFIX;
+use crate::link::Link;
+use crate::node::{Node, Shared};
+use crate::place::Place;
+use crate::wire::{Fault, Wire};
+
+const SLOTS: u16 = 16384;
+/// How often a call is led on before it fails.
+const REDIRECTIONS: u32 = 8;
+/// How long to wait while the keys of a lock are on two servers at once.
+const MOVING: Duration = Duration::from_millis(20);
+
+/// The slot of a key: of what stands between its first pair of braces.
+pub(crate) fn slot(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|b| *b == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        let len = rest.iter().position(|b| *b == b'}').filter(|len| *len > 0)?;
+        Some(&rest[..len])
+    });
+    State::<XMODEM>::calculate(tag.unwrap_or(key)) % SLOTS
+}
+
+/// The servers of a cluster.
+pub(crate) struct Cluster {
+    shared: Arc<Shared>,
+    seeds: Vec<Address>,
+    session: String,
+    map: RwLock<Map>,
+    /// When the map was last read.
+    read: tokio::sync::Mutex<Option<BootInstant>>,
+    count: AtomicU32,
+}
+
+#[derive(Default)]
+struct Map {
+    /// Who serves each slot.
+    slots: Vec<Option<Address>>,
+    nodes: HashMap<Address, Arc<Node>>,
+}
+
+impl Cluster {
+    pub(crate) fn new(shared: Arc<Shared>, seeds: Vec<Address>, session: String) -> Arc<Self> {
+        let map = Map { slots: vec![None; SLOTS.into()], nodes: HashMap::new() };
+        let (map, read, count) = (RwLock::new(map), Default::default(), AtomicU32::new(0));
+        Arc::new(Self { shared, seeds, session, map, read, count })
+    }
+
+    fn map(&self) -> RwLockReadGuard<'_, Map> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn map_mut(&self) -> RwLockWriteGuard<'_, Map> {
+        self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a script at whoever serves a slot, and says where it ran. The call is made for each
+    /// server it comes to, because what tells us our turn differs from server to server.
+    pub(crate) async fn play(
+        self: &Arc<Self>,
+        slot: u16,
+        make: impl Fn(&Link) -> Call,
+    ) -> Result<(Value, Arc<Link>), Error> {
+        let (mut to, mut asking) = (None::<Address>, false);
+        let mut last = None;
+        for attempt in 0..REDIRECTIONS {
+            let node = match to.take() {
+                Some(address) => self.node(&address),
+                None => self.serving(slot).await?,
+            };
+            let link = match node.link().await {
+                Ok(link) => link,
+                // Its replica may have taken over meanwhile: the others know.
+                Err(e) if attempt == 0 && e.kind() != Kind::Credentials => {
+                    self.read_map(self.shared.clock.now()).await?;
+                    last = Some(e);
+                    continue;
+                }
+                Err(e) => return Err(last.unwrap_or(e)),
+            };
+            let fault = match link.wire.run(&make(&link), asking).await {
+                Ok(value) => return Ok((value, link)),
+                Err(fault) => fault,
+            };
+            asking = fault.code() == "ASK";
+            match fault.code() {
+                "ASK" => to = target(&fault, &link.address),
+                "MOVED" => {
+                    to = target(&fault, &link.address);
+                    self.moved(slot, to.as_ref());
+                }
+                "TRYAGAIN" => self.shared.clock.sleep(MOVING).await,
+                _ => {
+                    node.judge(&link, &fault);
+                    return Err(fault.told());
+                }
+            }
+            last = Some(fault.told());
+        }
+        Err(last.unwrap_or_else(|| Error::new(Kind::Unreachable, "the cluster leads in circles")))
+    }
+
+    /// The connection to whoever serves a slot.
+    pub(crate) async fn link(self: &Arc<Self>, slot: u16) -> Result<Arc<Link>, Error> {
+        self.serving(slot).await?.link().await
+    }
+
+    /// Who serves a slot, as far as known.
+    async fn serving(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, Error> {
+        for again in [false, true] {
+            if let Some(address) = &self.map().slots[usize::from(slot)].clone() {
+                return Ok(self.node(address));
+            }
+            if !again {
+                self.read_map(self.shared.clock.now()).await?;
+            }
+        }
+        Err(Error::new(Kind::Unreachable, format!("no server of the cluster serves slot {slot}"))
+            .with_hint("see CLUSTER INFO: a primary and its replicas may be down"))
+    }
+
+    /// A primary, connected to or not.
+    pub(crate) fn node(self: &Arc<Self>, address: &Address) -> Arc<Node> {
+        if let Some(node) = self.map().nodes.get(address) {
+            return node.clone();
+        }
+        let make = || {
+            // A channel for each server: a message reaches subscribers at every server, and would
+            // otherwise come once from each.
+            let n = self.count.fetch_add(1, Ordering::Relaxed);
+            let via = format!("{PREFIX}s:{}:{n}", self.session);
+            let (weak, at) = (Arc::downgrade(self), address.clone());
+            let marker = Box::new(move || {
+                weak.upgrade().and_then(|cluster| cluster.marker(&at)).unwrap_or_default()
+            });
+            Node::new(self.shared.clone(), Place::Fixed(address.clone()), via, marker, true)
+        };
+        self.map_mut().nodes.entry(address.clone()).or_insert_with(make).clone()
+    }
+
+    /// The key of the quarantine's marker: the first of a row whose slot this server serves, so
+    /// that all clients, and the replica that takes over, find the same.
+    fn marker(&self, address: &Address) -> Option<String> {
+        let map = self.map();
+        let serves =
+            |key: &String| map.slots[usize::from(slot(key.as_bytes()))].as_ref() == Some(address);
+        (0..100_000u32).map(|n| format!("{PREFIX}epoch:{{{n}}}")).find(serves)
+    }
+
+    /// Reads the map and connects to one primary that answers: with the others down, their slots
+    /// fail, not the store.
+    pub(crate) async fn greet(self: &Arc<Self>) -> Result<(), Error> {
+        let mut trouble = Error::new(Kind::Unreachable, "no primary of the cluster answers");
+        for node in self.primaries().await? {
+            match node.link().await {
+                Ok(_) => return Ok(()),
+                Err(e) => trouble = e,
+            }
+        }
+        Err(trouble)
+    }
+
+    /// Every primary.
+    pub(crate) async fn primaries(self: &Arc<Self>) -> Result<Vec<Arc<Node>>, Error> {
+        self.read_map(self.shared.clock.now()).await?;
+        let mut addresses: Vec<Address> = self.map().slots.iter().flatten().cloned().collect();
+        addresses.sort_by_key(ToString::to_string);
+        addresses.dedup();
+        Ok(addresses.iter().map(|address| self.node(address)).collect())
+    }
+
+    fn moved(self: &Arc<Self>, slot: u16, to: Option<&Address>) {
+        self.map_mut().slots[usize::from(slot)] = to.cloned();
+        let cluster = self.clone();
+        let now = self.shared.clock.now();
+        engine::spawn(async move {
+            if let Err(e) = cluster.read_map(now).await {
+                tracing::debug!(error = %e, "the map of the cluster cannot be read");
+            }
+        });
+    }
+
+    /// Reads the map anew unless that has been done since `asked`.
+    pub(crate) async fn read_map(self: &Arc<Self>, asked: BootInstant) -> Result<(), Error> {
+        let (cluster, (tx, rx)) = (self.clone(), oneshot::channel());
+        engine::spawn(async move { drop(tx.send(cluster.read_map_here(asked).await)) });
+        rx.await.unwrap_or_else(|_| Err(Error::new(Kind::Unreachable, "the map was not read")))
+    }
+
+    async fn read_map_here(self: &Arc<Self>, asked: BootInstant) -> Result<(), Error> {
+        let mut read = self.read.lock().await;
+        if read.is_some_and(|at| at >= asked) {
+            return Ok(());
+        }
+        let known: Vec<Address> = self.map().nodes.keys().cloned().collect();
+        let mut trouble = None;
+        for address in known.iter().chain(&self.seeds) {
+            match self.ask(address).await {
+                Ok(slots) => {
+                    let mut map = self.map_mut();
+                    map.nodes.retain(|a, _| slots.iter().flatten().any(|s| s == a));
+                    map.slots = slots;
+                    *read = Some(self.shared.clock.now());
+                    return Ok(());
+                }
+                Err(e) => trouble = Some(e),
+            }
+        }
+        Err(trouble.unwrap_or_else(|| Error::new(Kind::Usage, "a cluster needs a host")))
+    }
+
+    async fn ask(&self, address: &Address) -> Result<Vec<Option<Address>>, Error> {
+        let Shared { entry, options, clock, .. } = &*self.shared;
+        let wire = Wire::open(address, entry, clock, options.timeout, None).await?;
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("SLOTS");
+        let at = |e: Error| e.store(format!("redis at {address}"));
+        let answer = wire.send(&cmd).await.map_err(|fault| at(not_a_cluster(&fault)))?;
+        Ok(slots(answer, address))
+    }
+
+    /// Ends all connections.
+    pub(crate) fn close(&self) {
+        self.map_mut().nodes.drain().for_each(|(_, node)| node.close());
+    }
+}
+
+fn not_a_cluster(fault: &Fault) -> Error {
+    let told = fault.told();
+    match told.message().contains("cluster support disabled") {
+        true => {
+            Error::new(Kind::Usage, "this server is not one of a cluster").with_hint("use redis://")
+        }
+        false => told,
+    }
+}
+
+/// Reads the answer of `CLUSTER SLOTS`: first, last, primary, replicas.
+fn slots(answer: Value, asked: &Address) -> Vec<Option<Address>> {
+    let mut slots = vec![None; SLOTS.into()];
+    let Value::Array(ranges) = answer else { return slots };
+    for range in ranges {
+        let Value::Array(range) = range else { continue };
+        let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &range[..] else {
+            continue;
+        };
+        let (Ok(first), Ok(last)) = (usize::try_from(*first), usize::try_from(*last)) else {
+            continue;
+        };
+        let port = match primary.get(1) {
+            Some(Value::Int(port)) => u16::try_from(*port).unwrap_or_default(),
+            _ => continue,
+        };
+        let host = match primary.first() {
+            Some(Value::BulkString(host)) => String::from_utf8_lossy(host).into_owned(),
+            Some(Value::SimpleString(host)) => host.clone(),
+            _ => String::new(),
+        };
+        let address = at(&host, port, asked);
+        for slot in slots.iter_mut().take(last + 1).skip(first) {
+            *slot = Some(address.clone());
+        }
+    }
+    slots
+}
+
+/// A server that does not know its own name means the one by which it was asked.
+fn at(host: &str, port: u16, asked: &Address) -> Address {
+    match (host, asked) {
+        ("" | "?", Address::Tcp { host, .. }) => Address::Tcp { host: host.clone(), port },
+        _ => Address::Tcp { host: host.to_owned(), port },
+    }
+}
+
+fn target(fault: &Fault, asked: &Address) -> Option<Address> {
+    let Fault::Redis(e) = fault else { return None };
+    let (node, _) = e.redirect_node()?;
+    let (host, port) = node.rsplit_once(':')?;
+    Some(at(host.trim_matches(['[', ']']), port.parse().ok()?, asked))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slot_is_of_the_first_tag() {
+        // From the specification of Redis Cluster.
+        assert_eq!(State::<XMODEM>::calculate(b"123456789"), 0x31C3);
+        assert_eq!(slot(b"{user1000}.following"), slot(b"{user1000}.followers"));
+        assert_eq!(slot(b"foo{}{bar}"), State::<XMODEM>::calculate(b"foo{}{bar}") % SLOTS);
+        assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));
+        assert_eq!(slot(b"dl:{:a}:q"), slot(b"dl:{:a}"));
+    }
+}

@@ -1,0 +1,102 @@
+//! The quarantine: after a server may have lost locks, nobody is granted one until every lock that
+//! could have been lost has run out.
+//!
+//! 1. Every new connection reads which life of which server it came to: the run, and whom it
+//!    followed before it was promoted.
+//! 2. A marker in the store, replicated like the locks, says which life was seen last.
+//! 3. Another life: a lock granted before it began may be missing here. A restart began with the
+//!    server; when a promotion happened is not known, so it counts from now.
+//! 4. Until `max_ttl` after that this client grants nothing: it does not even ask. Renewals and
+//!    releases go on.
+//!
+//! A grant becomes a guard only through an acquire of a client that has passed this, so promotions
+//! by the scripts need no check. What cannot be seen: `FLUSHALL`, and keys deleted by hand.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use distlock_core::{BootInstant, Clock, Error, Human, Kind};
+use redis::Value;
+
+use crate::call::{Call, Script};
+use crate::facts::Facts;
+use crate::keys::PREFIX;
+
+static SCRIPT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("epoch", include_str!("epoch.lua").to_owned()));
+
+/// How long the marker outlives the last client.
+const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The marker's key where there is one server.
+pub(crate) fn marker() -> String {
+    format!("{PREFIX}epoch")
+}
+
+/// The time in which nothing is granted, if any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quarantine {
+    until: BootInstant,
+    promoted: bool,
+}
+
+impl Quarantine {
+    /// How long it still lasts, and why, in words.
+    pub(crate) fn left(&self, clock: &Clock) -> Option<(Duration, String)> {
+        let left = self.until.since(clock.now());
+        if left.is_zero() {
+            return None;
+        }
+        let what = match self.promoted {
+            true => "a replica was promoted and may lack the latest locks",
+            false => "the server started a moment ago without durable data",
+        };
+        Some((left, format!("{what}: granting in {}", Human(left))))
+    }
+}
+
+/// The question whether this life of the server is known.
+pub(crate) fn ask(marker: &str, facts: &Facts, max_ttl: Duration) -> Call {
+    let flag = |b: bool| if b { "1" } else { "0" }.to_owned();
+    let args = [
+        facts.epoch(),
+        facts.boot.to_string(),
+        flag(facts.promoted()),
+        flag(facts.durable),
+        max_ttl.as_micros().to_string(),
+        KEEP.as_millis().to_string(),
+    ];
+    Call {
+        script: &SCRIPT,
+        keys: vec![marker.into()],
+        args: args.into_iter().map(String::into_bytes).collect(),
+    }
+}
+
+/// What the answer means.
+pub(crate) fn read(
+    answer: Value,
+    facts: &Facts,
+    max_ttl: Duration,
+    clock: &Clock,
+) -> Result<Quarantine, Error> {
+    let (word, number): (String, u64) = redis::from_redis_value(answer).map_err(|e| {
+        Error::new(Kind::Layout, "the marker of the server's life makes no sense")
+            .because(e)
+            .with_hint("delete the key dl:epoch while no client runs")
+    })?;
+    if word == "MAX" {
+        let theirs = Duration::from_micros(number);
+        return Err(Error::new(
+            Kind::Refused,
+            format!("the clients of this server agreed on max_ttl={}", Human(theirs)),
+        )
+        .with_hint(format!(
+            "connect with the same ?max_ttl= (this client has {}), or delete the key dl:epoch \
+             while no client runs",
+            Human(max_ttl)
+        )));
+    }
+    let until = clock.now().plus(Duration::from_micros(number));
+    Ok(Quarantine { until, promoted: facts.promoted() })
+}

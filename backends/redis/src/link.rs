@@ -1,0 +1,86 @@
+//! A connection to one server that was entered and judged, and what is known of that server.
+
+use std::time::Duration;
+
+use distlock_core::{Clock, Error};
+
+use crate::address::{Address, Entry};
+use crate::epoch::{self, Quarantine};
+use crate::facts::{Facts, SECTIONS};
+use crate::options::RedisOptions;
+use crate::wire::{Fault, Hears, Wire};
+
+/// How a connection is entered.
+pub(crate) struct Terms<'a> {
+    pub(crate) entry: &'a Entry,
+    pub(crate) options: &'a RedisOptions,
+    pub(crate) clock: &'a Clock,
+    /// Where this connection can be told things.
+    pub(crate) via: &'a str,
+    /// The key of the quarantine's marker.
+    pub(crate) marker: &'a str,
+    pub(crate) cluster: bool,
+    pub(crate) hears: Hears,
+}
+
+/// An entered connection.
+pub(crate) struct Link {
+    pub(crate) wire: Wire,
+    pub(crate) address: Address,
+    /// Where it can be told things.
+    pub(crate) via: String,
+    epoch: String,
+    quarantine: Option<Quarantine>,
+}
+
+impl Link {
+    /// Connects, asks the server what it is, and subscribes. To be called on the library's thread.
+    pub(crate) async fn open(address: &Address, terms: Terms<'_>) -> Result<Self, Error> {
+        let Terms { entry, options, clock, via, marker, cluster, hears } = terms;
+        let at = |e: Error| e.store(format!("redis at {address}"));
+        let wire = Wire::open(address, entry, clock, options.timeout, Some(hears)).await?;
+        let mut facts = facts(&wire).await.map_err(at)?;
+        facts.judge(cluster).map_err(at)?;
+        let mut quarantine = None;
+        if options.quarantine {
+            facts.durable = facts.may_be_durable() && always_synced(&wire).await;
+            let answer = wire.run(&epoch::ask(marker, &facts, options.max_ttl), false).await;
+            let answer = answer.map_err(|fault| at(fault.told()))?;
+            quarantine = Some(epoch::read(answer, &facts, options.max_ttl, clock).map_err(at)?);
+        }
+        wire.subscribe(via).await.map_err(|fault| at(fault.told()))?;
+        let (address, via, epoch) = (address.clone(), via.to_owned(), facts.epoch());
+        Ok(Self { wire, address, via, epoch, quarantine })
+    }
+
+    /// How long nothing may be granted here, and why.
+    pub(crate) fn quarantined(&self, clock: &Clock) -> Option<(Duration, String)> {
+        self.quarantine.as_ref().and_then(|q| q.left(clock))
+    }
+
+    /// Whether the server is still the one that was entered.
+    pub(crate) async fn is_current(&self) -> bool {
+        let now = facts(&self.wire).await;
+        now.is_ok_and(|now| {
+            now.judge(true).or(now.judge(false)).is_ok() && now.epoch() == self.epoch
+        })
+    }
+}
+
+async fn facts(wire: &Wire) -> Result<Facts, Error> {
+    let mut info = redis::cmd("INFO");
+    info.arg(&SECTIONS);
+    let answer = wire.send(&info).await.map_err(|fault| fault.told())?;
+    let text: String =
+        redis::from_redis_value(answer).map_err(|e| Fault::Redis(e.into()).told())?;
+    Facts::read(&text)
+}
+
+/// Whether every write is on disk before it is answered. Where nobody may ask, it is not.
+async fn always_synced(wire: &Wire) -> bool {
+    let mut ask = redis::cmd("CONFIG");
+    ask.arg("GET").arg("appendfsync");
+    let Ok(answer) = wire.send(&ask).await else { return false };
+    let pairs: Vec<(String, String)> = redis::from_redis_value(answer).unwrap_or_default();
+    pairs.iter().any(|(_, value)| value == "always")
+}

@@ -1,0 +1,238 @@
+//! One server, or one primary wherever it moves: the connection to it, made anew when it ends.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use distlock_core::lease::{Ears, Wake};
+use distlock_core::{BootInstant, Clock, Error, Kind, engine};
+use tokio::sync::oneshot;
+
+use crate::address::Entry;
+use crate::link::{Link, Terms};
+use crate::options::RedisOptions;
+use crate::place::Place;
+use crate::wire::{Fault, Hears};
+
+/// How long to wait before connecting again, at first and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How often sentinels are asked whether the primary has moved although it still answers us.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// What all connections of one store share.
+pub(crate) struct Shared {
+    pub(crate) entry: Entry,
+    pub(crate) options: RedisOptions,
+    pub(crate) clock: Clock,
+    pub(crate) ears: OnceLock<Ears>,
+    /// Reads what servers tell unasked.
+    pub(crate) reads: fn(&[u8]) -> Option<Wake>,
+    pub(crate) closed: AtomicBool,
+}
+
+impl Shared {
+    fn hear(&self, wake: Wake) {
+        if let Some(ears) = self.ears.get() {
+            ears(wake);
+        }
+    }
+}
+
+/// One server.
+pub(crate) struct Node {
+    pub(crate) shared: Arc<Shared>,
+    place: Place,
+    via: String,
+    /// The key of the quarantine's marker: in a cluster it depends on the slots.
+    marker: Box<dyn Fn() -> String + Send + Sync>,
+    cluster: bool,
+    link: Mutex<Option<Arc<Link>>>,
+    opening: tokio::sync::Mutex<Failed>,
+    /// A task looks after the connection.
+    tended: AtomicBool,
+    /// A task makes a new one.
+    reconnecting: AtomicBool,
+}
+
+/// The last attempt that failed: who waited for it shares its fate.
+type Failed = Option<(BootInstant, Error)>;
+
+impl Node {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        place: Place,
+        via: String,
+        marker: Box<dyn Fn() -> String + Send + Sync>,
+        cluster: bool,
+    ) -> Arc<Self> {
+        let (link, opening) = (Mutex::new(None), tokio::sync::Mutex::new(None));
+        let (tended, reconnecting) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { shared, place, via, marker, cluster, link, opening, tended, reconnecting })
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> Option<Arc<Link>> {
+        self.slot().as_ref().filter(|link| !link.wire.is_over()).cloned()
+    }
+
+    /// The connection, made if there is none.
+    pub(crate) async fn link(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
+        if let Some(link) = self.current() {
+            return Ok(link);
+        }
+        if self.shared.closed.load(Ordering::Acquire) {
+            return Err(
+                Error::new(Kind::Closed, "this client was closed").with_hint("connect again")
+            );
+        }
+        let (node, (tx, rx)) = (self.clone(), oneshot::channel());
+        engine::spawn(async move { drop(tx.send(node.open().await)) });
+        rx.await.unwrap_or_else(|_| Err(Error::new(Kind::Unreachable, "connecting was given up")))
+    }
+
+    /// One connects; whoever asks meanwhile waits for that, and shares its failure.
+    async fn open(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
+        let asked = self.shared.clock.now();
+        let mut failed = self.opening.lock().await;
+        if let Some(link) = self.current() {
+            return Ok(link);
+        }
+        if let Some((at, e)) = &*failed
+            && *at >= asked
+        {
+            return Err(e.clone());
+        }
+        match self.connect().await {
+            Ok(link) => {
+                *failed = None;
+                let before = self.slot().replace(link.clone());
+                if before.is_some() {
+                    // Whatever was told while nobody listened is lost: everybody asks.
+                    self.shared.hear(Wake::Everybody);
+                }
+                self.tend();
+                Ok(link)
+            }
+            Err(e) => {
+                *failed = Some((self.shared.clock.now(), e.clone()));
+                Err(e)
+            }
+        }
+    }
+
+    async fn connect(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
+        let Shared { entry, options, clock, .. } = &*self.shared;
+        let address = self.place.find(clock, options.timeout).await?;
+        let marker = (self.marker)();
+        let terms = Terms {
+            entry,
+            options,
+            clock,
+            via: &self.via,
+            marker: &marker,
+            cluster: self.cluster,
+            hears: self.hears(),
+        };
+        Link::open(&address, terms).await.map(Arc::new)
+    }
+
+    fn hears(self: &Arc<Self>) -> Hears {
+        let node = Arc::downgrade(self);
+        Arc::new(move |message| {
+            let Some(node) = node.upgrade() else { return };
+            match message {
+                Some(message) => {
+                    if let Some(wake) = (node.shared.reads)(message) {
+                        node.shared.hear(wake);
+                    }
+                }
+                None => node.reconnect(),
+            }
+        })
+    }
+
+    /// Connects again in the background: a waiter whose client does not listen is passed over.
+    fn reconnect(self: &Arc<Self>) {
+        if self.reconnecting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (weak, clock) = (Arc::downgrade(self), self.shared.clock.clone());
+        engine::spawn(async move {
+            let mut pause = AGAIN.0;
+            loop {
+                clock.sleep(pause).await;
+                pause = (pause * 2).min(AGAIN.1);
+                let Some(node) = weak.upgrade() else { return };
+                if node.shared.closed.load(Ordering::Acquire) {
+                    return;
+                }
+                // Before the look, so that a connection that ends right after it is not missed.
+                node.reconnecting.store(false, Ordering::Release);
+                if node.open().await.is_ok() || node.reconnecting.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Looks from time to time whether the server is still the one that was entered.
+    fn tend(self: &Arc<Self>) {
+        if self.tended.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (weak, clock) = (Arc::downgrade(self), self.shared.clock.clone());
+        let pace = match &self.place {
+            Place::Watched(_) => WATCH,
+            Place::Fixed(_) => (self.shared.options.max_ttl / 2).max(WATCH),
+        };
+        engine::spawn(async move {
+            loop {
+                clock.sleep(pace).await;
+                let Some(node) = weak.upgrade() else { return };
+                if node.shared.closed.load(Ordering::Acquire) {
+                    return;
+                }
+                if let Some(link) = node.current()
+                    && !node.still_right(&link).await
+                {
+                    node.discard(&link);
+                    node.reconnect();
+                }
+            }
+        });
+    }
+
+    async fn still_right(&self, link: &Link) -> bool {
+        let Shared { options, clock, .. } = &*self.shared;
+        let moved = match &self.place {
+            Place::Fixed(_) => false,
+            // Sentinels that do not answer are no reason to leave a primary that does.
+            Place::Watched(_) => {
+                let found = self.place.find(clock, options.timeout).await;
+                found.is_ok_and(|address| address != link.address)
+            }
+        };
+        !moved && link.is_current().await
+    }
+
+    /// Gives up a connection; what is under way on it goes on.
+    fn discard(&self, link: &Link) {
+        link.wire.end();
+    }
+
+    /// Takes note of a call that failed.
+    pub(crate) fn judge(self: &Arc<Self>, link: &Link, fault: &Fault) {
+        if fault.ends_the_connection() {
+            self.discard(link);
+            self.reconnect();
+        }
+    }
+
+    /// Ends the connection.
+    pub(crate) fn close(&self) {
+        self.slot().take();
+    }
+}

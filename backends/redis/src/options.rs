@@ -1,0 +1,201 @@
+//! What can be said about a redis store besides where it is.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use distlock_core::url::StoreUrl;
+use distlock_core::{Error, Kind, duration};
+
+/// How the locks are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Algorithm {
+    /// Atomic scripts, a fair line, fencing tokens.
+    #[default]
+    Script,
+    /// The recipe the world runs: `SET name random NX PX ttl`, for locks shared with other
+    /// languages' clients.
+    Plain,
+}
+
+/// Options of every redis store; all of them can stand in the URL's query.
+#[derive(Clone, Debug)]
+pub struct RedisOptions {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) timeout: Duration,
+    pub(crate) max_ttl: Duration,
+    pub(crate) quarantine: bool,
+    pub(crate) replicas: u8,
+    pub(crate) drift_percent: u8,
+    pub(crate) tls: Tls,
+    pub(crate) sentinel_password: Option<String>,
+}
+
+/// Files that a TLS connection may need.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tls {
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+}
+
+impl Default for RedisOptions {
+    fn default() -> Self {
+        Self {
+            algorithm: Algorithm::Script,
+            timeout: Duration::from_secs(3),
+            max_ttl: Duration::from_secs(30),
+            quarantine: true,
+            replicas: 0,
+            drift_percent: 10,
+            tls: Tls::default(),
+            sentinel_password: None,
+        }
+    }
+}
+
+impl RedisOptions {
+    /// The keys a URL may have.
+    pub const KEYS: [&'static str; 10] = [
+        "algorithm",
+        "timeout",
+        "max_ttl",
+        "quarantine",
+        "wait",
+        "drift",
+        "ca",
+        "cert",
+        "key",
+        "sentinel_password",
+    ];
+
+    /// The defaults: scripts, calls of at most 3 s, TTLs up to 30 s, quarantine on.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Which algorithm keeps the locks.
+    #[must_use]
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    /// How long one call may take, connecting included.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The longest TTL of any client of this store: as long lasts the quarantine. All clients of a
+    /// server must agree on it.
+    #[must_use]
+    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
+        self.max_ttl = max_ttl;
+        self
+    }
+
+    /// Whether nothing is granted for `max_ttl` after the server may have lost locks. Without it
+    /// two holders are possible after a restart or failover, and only the fence helps.
+    #[must_use]
+    pub fn quarantine(mut self, on: bool) -> Self {
+        self.quarantine = on;
+        self
+    }
+
+    /// How many replicas must have confirmed a grant or renewal before it counts (`WAIT`).
+    #[must_use]
+    pub fn wait_for_replicas(mut self, replicas: u8) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// How much of a TTL a guard gives up for clocks that run at different rates, in percent.
+    #[must_use]
+    pub fn drift_percent(mut self, percent: u8) -> Self {
+        self.drift_percent = percent.min(50);
+        self
+    }
+
+    /// Takes its keys out of a URL's query.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a value that cannot be, with what can.
+    pub fn take_from(url: &mut StoreUrl) -> Result<Self, Error> {
+        let mut options = Self::default();
+        if let Some(word) = url.take("algorithm") {
+            options.algorithm = match word.as_str() {
+                "script" => Algorithm::Script,
+                "plain" => Algorithm::Plain,
+                _ => return Err(cannot_be("algorithm", &word, "script (the default) or plain")),
+            };
+        }
+        let span = |key: &str, value: Option<String>, usual, least: Duration, most: Duration| {
+            let Some(value) = value else { return Ok(usual) };
+            let span = duration::parse(&value).map_err(|why| cannot_be(key, &value, &why))?;
+            if span < least || span > most {
+                let hint = format!("{least:?} to {most:?}");
+                return Err(cannot_be(key, &value, &hint));
+            }
+            Ok(span)
+        };
+        let (ms, second, day) =
+            (Duration::from_millis(1), Duration::from_secs(1), Duration::from_secs(24 * 3600));
+        options.timeout =
+            span("timeout", url.take("timeout"), options.timeout, 20 * ms, 60 * second)?;
+        options.max_ttl = span("max_ttl", url.take("max_ttl"), options.max_ttl, second / 5, day)?;
+        if let Some(word) = url.take("quarantine") {
+            options.quarantine = match word.as_str() {
+                "on" => true,
+                "off" => false,
+                _ => return Err(cannot_be("quarantine", &word, "on (the default) or off")),
+            };
+        }
+        let number = |key: &str, value: Option<String>, usual: u8, most: u8| {
+            let Some(value) = value else { return Ok(usual) };
+            let number = value.parse().ok().filter(|n| *n <= most);
+            number.ok_or_else(|| cannot_be(key, &value, &format!("a number from 0 to {most}")))
+        };
+        options.replicas = number("wait", url.take("wait"), 0, 16)?;
+        options.drift_percent = number("drift", url.take("drift"), options.drift_percent, 50)?;
+        let mut file = |key| url.take(key).filter(|p| !p.is_empty()).map(PathBuf::from);
+        options.tls = Tls { ca: file("ca"), cert: file("cert"), key: file("key") };
+        if options.tls.cert.is_some() != options.tls.key.is_some() {
+            return Err(Error::new(Kind::Usage, "cert and key belong together")
+                .with_hint("name the files of both, in PEM form: ?cert=…&key=…"));
+        }
+        options.sentinel_password = url.take("sentinel_password");
+        Ok(options)
+    }
+}
+
+fn cannot_be(key: &str, value: &str, allowed: &str) -> Error {
+    Error::new(Kind::Usage, format!("{key}={value} cannot be")).with_hint(allowed.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_come_from_the_url_and_wrong_ones_say_what_is_allowed() {
+        let mut url = StoreUrl::parse(
+            "redis://h?max_ttl=2s&timeout=500ms&quarantine=off&wait=1&drift=1&algorithm=plain",
+        )
+        .unwrap();
+        let options = RedisOptions::take_from(&mut url).unwrap();
+        assert_eq!(options.max_ttl, Duration::from_secs(2));
+        assert_eq!(options.timeout, Duration::from_millis(500));
+        assert!(!options.quarantine && options.algorithm == Algorithm::Plain);
+        assert_eq!((options.replicas, options.drift_percent), (1, 1));
+        assert!(url.finish(&[]).is_ok());
+        for wrong in
+            ["max_ttl=1ms", "timeout=x", "quarantine=no", "wait=-1", "algorithm=y", "key=k"]
+        {
+            let mut url = StoreUrl::parse(&format!("redis://h?{wrong}")).unwrap();
+            let e = RedisOptions::take_from(&mut url).unwrap_err();
+            assert!(e.kind() == Kind::Usage && e.hint().is_some(), "{wrong}: {e:?}");
+        }
+    }
+}

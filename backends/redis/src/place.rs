@@ -1,0 +1,118 @@
+//! Where the primary is: at a fixed address, or wherever the sentinels say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::{Clock, Error, Kind};
+use redis::Value;
+use tokio::task::JoinSet;
+
+use crate::address::{Address, Entry};
+use crate::wire::Wire;
+
+/// Where the primary is.
+pub(crate) enum Place {
+    Fixed(Address),
+    /// Sentinels know.
+    Watched(Arc<Watched>),
+}
+
+/// A primary that sentinels watch.
+pub(crate) struct Watched {
+    pub(crate) name: String,
+    pub(crate) sentinels: Vec<Address>,
+    /// How the sentinels are entered.
+    pub(crate) entry: Entry,
+}
+
+/// What one sentinel says.
+struct Word {
+    /// Counts failovers: the highest is the latest.
+    epoch: u64,
+    address: Address,
+}
+
+impl Place {
+    /// Finds it. To be called on the library's thread.
+    pub(crate) async fn find(&self, clock: &Clock, timeout: Duration) -> Result<Address, Error> {
+        match self {
+            Self::Fixed(address) => Ok(address.clone()),
+            Self::Watched(watched) => find(watched, clock, timeout).await,
+        }
+    }
+}
+
+/// Asks every sentinel and believes the one that saw the latest failover: one that was cut off
+/// would name a primary that is none any more.
+async fn find(watched: &Arc<Watched>, clock: &Clock, timeout: Duration) -> Result<Address, Error> {
+    let mut asking = JoinSet::new();
+    for i in 0..watched.sentinels.len() {
+        let (watched, clock) = (watched.clone(), clock.clone());
+        #[allow(clippy::disallowed_methods)] // ends with this function, on the library's thread
+        asking.spawn(async move { ask(&watched, i, &clock, timeout).await });
+    }
+    let (mut latest, mut strangers, mut trouble) = (None::<Word>, 0, None);
+    let all = async {
+        while let Some(answer) = asking.join_next().await {
+            match answer {
+                Ok(Ok(Some(word))) => {
+                    if latest.as_ref().is_none_or(|l| word.epoch > l.epoch) {
+                        latest = Some(word);
+                    }
+                    // A majority cannot all be cut off: no need to wait for the silent ones.
+                    continue;
+                }
+                Ok(Ok(None)) => strangers += 1,
+                Ok(Err(e)) => trouble = Some(e),
+                Err(_) => {}
+            }
+        }
+    };
+    clock.timeout(timeout, all).await;
+    if let Some(word) = latest {
+        return Ok(word.address);
+    }
+    let names: Vec<String> = watched.sentinels.iter().map(ToString::to_string).collect();
+    let site = format!("sentinels {}", names.join(", "));
+    if strangers > 0 {
+        return Err(Error::new(
+            Kind::Usage,
+            format!("the sentinels watch no primary called {:?}", watched.name),
+        )
+        .store(site)
+        .with_hint("the URL's path is its name: redis+sentinel://host:26379/mymaster"));
+    }
+    let e = Error::new(Kind::Unreachable, "no sentinel answers").store(site);
+    let e = e.with_hint("see whether the sentinels run; their usual port is 26379");
+    Err(match trouble {
+        Some(why) if why.kind() == Kind::Credentials => why,
+        Some(why) => e.because(why),
+        None => e,
+    })
+}
+
+async fn ask(
+    watched: &Watched,
+    i: usize,
+    clock: &Clock,
+    timeout: Duration,
+) -> Result<Option<Word>, Error> {
+    let address = &watched.sentinels[i];
+    // Half the time: one that does not answer must leave time for the primary itself.
+    let wire = Wire::open(address, &watched.entry, clock, timeout / 2, None).await?;
+    let mut cmd = redis::cmd("SENTINEL");
+    cmd.arg("MASTER").arg(&watched.name);
+    match wire.send(&cmd).await {
+        Ok(answer) => Ok(word(answer)),
+        Err(fault) if fault.told().message().contains("No such master") => Ok(None),
+        Err(fault) => Err(fault.told().store(format!("sentinel at {address}"))),
+    }
+}
+
+fn word(answer: Value) -> Option<Word> {
+    let pairs: Vec<(String, String)> = redis::from_redis_value(answer).ok()?;
+    let get = |key: &str| pairs.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
+    let (host, port) = (get("ip")?.to_owned(), get("port")?.parse().ok()?);
+    let epoch = get("config-epoch").and_then(|e| e.parse().ok()).unwrap_or(0);
+    Some(Word { epoch, address: Address::Tcp { host, port } })
+}

@@ -1,0 +1,79 @@
+//! From a lock to the server that keeps it.
+
+use std::sync::Arc;
+
+use distlock_core::Error;
+use redis::Value;
+
+use crate::call::Call;
+use crate::cluster::{Cluster, slot};
+use crate::keys::Keys;
+use crate::link::Link;
+use crate::node::Node;
+
+/// The servers of one store.
+pub(crate) enum Router {
+    /// One primary keeps all locks.
+    One(Arc<Node>),
+    /// Each slot has its own.
+    Many(Arc<Cluster>),
+}
+
+impl Router {
+    /// Runs a script where a lock is kept, and says where that was.
+    pub(crate) async fn play(
+        &self,
+        keys: &Keys,
+        make: impl Fn(&Link) -> Call,
+    ) -> Result<(Value, Arc<Link>), Error> {
+        match self {
+            Self::One(node) => {
+                let link = node.link().await?;
+                let answer = link.wire.run(&make(&link), false).await;
+                let answer = answer.inspect_err(|fault| node.judge(&link, fault));
+                Ok((answer.map_err(|fault| fault.told())?, link))
+            }
+            Self::Many(cluster) => cluster.play(slot(keys.lock.as_bytes()), make).await,
+        }
+    }
+
+    /// The connection to where a lock is kept.
+    pub(crate) async fn link(&self, keys: &Keys) -> Result<Arc<Link>, Error> {
+        match self {
+            Self::One(node) => node.link().await,
+            Self::Many(cluster) => cluster.link(slot(keys.lock.as_bytes())).await,
+        }
+    }
+
+    /// Which locks may share one call: those of one group.
+    pub(crate) fn group(&self, keys: &Keys) -> u16 {
+        match self {
+            Self::One(_) => 0,
+            Self::Many(_) => slot(keys.lock.as_bytes()),
+        }
+    }
+
+    /// Connects, so that a wrong address or password is known at once.
+    pub(crate) async fn greet(&self) -> Result<(), Error> {
+        match self {
+            Self::One(node) => node.link().await.map(drop),
+            Self::Many(cluster) => cluster.greet().await,
+        }
+    }
+
+    /// Every server that keeps locks.
+    pub(crate) async fn all(&self) -> Result<Vec<Arc<Node>>, Error> {
+        match self {
+            Self::One(node) => Ok(vec![node.clone()]),
+            Self::Many(cluster) => cluster.primaries().await,
+        }
+    }
+
+    /// Ends all connections.
+    pub(crate) fn close(&self) {
+        match self {
+            Self::One(node) => node.close(),
+            Self::Many(cluster) => cluster.close(),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What a server's or connection's error means to a user, and what to do next.
+
+use distlock_core::{Error, Kind};
+use redis::{ErrorKind, RedisError};
+
+use crate::address::Address;
+
+/// What the account needs, for an error about permissions.
+const RIGHTS: &str = "grant the account: ~dl:* &dl:* +@connection +@scripting +@pubsub +info +time \
+                      and the commands of hashes, sorted sets, sets, keys and scan";
+
+/// A connection that did not come about. Nothing was asked for yet.
+pub(crate) fn opening(e: &RedisError, address: &Address) -> Error {
+    let at = |error: Error| error.store(format!("redis at {address}"));
+    if let Some(known) = known(e) {
+        return at(known);
+    }
+    let text = e.to_string();
+    let lower = text.to_lowercase();
+    if ["certificate", "tls", "handshake", "invalidcontenttype", "unknownissuer"]
+        .iter()
+        .any(|word| lower.contains(word))
+    {
+        return at(Error::new(Kind::Refused, format!("no TLS connection: {text}")).with_hint(
+            "?ca=FILE names the authority that signed the server's certificate; rediss:// is for \
+             servers that speak TLS, redis:// for those that do not",
+        ));
+    }
+    if e.is_io_error() {
+        return at(Error::new(Kind::Unreachable, format!("cannot connect: {text}"))
+            .with_hint("see whether the server runs there and the way to it is open"));
+    }
+    at(strange(e).with_hint("see whether a redis listens there, and not something else"))
+}
+
+/// A call that failed: `Ok` when the server refused it without effect.
+pub(crate) fn calling(e: &RedisError) -> Error {
+    if let Some(known) = known(e) {
+        return known;
+    }
+    if e.is_io_error() || e.is_connection_dropped() {
+        return Error::new(Kind::Unreachable, format!("the connection broke: {e}"))
+            .unknown()
+            .with_hint("the same call may be repeated; see whether the server runs");
+    }
+    strange(e)
+}
+
+/// No answer came in time.
+pub(crate) fn silent(within: std::time::Duration) -> Error {
+    Error::new(Kind::Unreachable, format!("no answer within {within:?}"))
+        .unknown()
+        .with_hint("see whether the server runs and can be reached; ?timeout= sets the bound")
+}
+
+fn strange(e: &RedisError) -> Error {
+    Error::new(Kind::Store, format!("an answer that makes no sense: {e}")).unknown()
+}
+
+/// Errors with a name. The server says them before it does anything.
+fn known(e: &RedisError) -> Option<Error> {
+    let detail = e.detail().unwrap_or_default();
+    let say = |kind, what: &str| Error::new(kind, what.to_owned());
+    if e.kind() == ErrorKind::RESP3NotSupported {
+        return Some(
+            say(Kind::Unsupported, "this server is older than Redis 6")
+                .with_hint("use 7.0 or later"),
+        );
+    }
+    let code = e.code().unwrap_or_default();
+    let credentials = e.kind() == ErrorKind::AuthenticationFailed;
+    Some(match code {
+        "WRONGPASS" | "NOAUTH" => refused_login(code, detail),
+        "NOPERM" => say(Kind::Credentials, &format!("the account may not do this: {detail}"))
+            .with_hint(RIGHTS),
+        "READONLY" => say(Kind::Refused, "this server is a replica: it takes no writes")
+            .transient()
+            .with_hint("name the primary, or use redis+sentinel:// which finds it"),
+        "OOM" => say(Kind::Store, "the server is at its memory limit")
+            .transient()
+            .with_hint("raise maxmemory; locks that are held can still be renewed and released"),
+        "MISCONF" => say(Kind::Store, "the server cannot write to its disk, so it takes no writes")
+            .transient()
+            .with_hint("free its disk or mend its permissions; its log says what failed"),
+        "NOREPLICAS" => say(Kind::Refused, "the server has too few replicas to take writes")
+            .transient()
+            .with_hint("see min-replicas-to-write and whether the replicas run"),
+        "LOADING" => say(Kind::Unreachable, "the server is still loading its data")
+            .with_hint("ask again in a moment"),
+        "BUSY" => say(Kind::Unreachable, "the server is busy with somebody's endless script")
+            .with_hint("SCRIPT KILL ends it"),
+        "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => {
+            say(Kind::Unreachable, &format!("the servers are rearranging: {code} {detail}"))
+                .with_hint("ask again in a moment")
+        }
+        "MOVED" | "ASK" | "CROSSSLOT" => {
+            say(Kind::Usage, "this server is one of a cluster").with_hint("use redis+cluster://")
+        }
+        _ if credentials || detail.contains("without any password configured") => {
+            refused_login(code, detail)
+        }
+        _ if e.kind() == ErrorKind::Extension || matches!(e.kind(), ErrorKind::Server(_)) => {
+            if detail.contains("MAXCLIENTS") || detail.contains("max number of clients") {
+                return Some(
+                    say(Kind::Unreachable, "the server has as many clients as it takes")
+                        .with_hint("raise maxclients, or end idle clients"),
+                );
+            }
+            say(Kind::Store, &format!("the server refuses: {code} {detail}"))
+        }
+        _ => return None,
+    })
+}
+
+fn refused_login(code: &str, detail: &str) -> Error {
+    Error::new(Kind::Credentials, format!("the server does not let us in: {code} {detail}"))
+        .with_hint(
+            "write the login into the URL: redis://user:password@host or redis://:password@host",
+        )
+}
+
+/// No connection came about in time.
+pub(crate) fn unreachable(address: &Address, within: std::time::Duration) -> Error {
+    Error::new(Kind::Unreachable, format!("no connection within {within:?}"))
+        .store(format!("redis at {address}"))
+        .with_hint("see whether the server runs there and the way to it is open")
+}

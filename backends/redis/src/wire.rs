@@ -1,0 +1,166 @@
+//! One connection: bounded calls out, wake-ups in, on the same socket.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use distlock_core::{Clock, Error};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
+
+use crate::address::{Address, Entry};
+use crate::call::Call;
+use crate::trouble;
+
+/// Hears what a server tells without being asked; `None` once the connection has ended.
+pub(crate) type Hears = Arc<dyn Fn(Option<&[u8]>) + Send + Sync>;
+
+/// A call that failed.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// No answer in time.
+    Silent(Duration),
+    /// The server or the connection said so.
+    Redis(RedisError),
+}
+
+impl Fault {
+    /// The server's word for it.
+    pub(crate) fn code(&self) -> &str {
+        match self {
+            Self::Silent(_) => "",
+            Self::Redis(e) => e.code().unwrap_or_default(),
+        }
+    }
+
+    /// What it means to a user.
+    pub(crate) fn told(&self) -> Error {
+        match self {
+            Self::Silent(within) => trouble::silent(*within),
+            Self::Redis(e) => trouble::calling(e),
+        }
+    }
+
+    /// Whether the connection is of no more use: broken, stuck, or to a server that is no primary.
+    pub(crate) fn ends_the_connection(&self) -> bool {
+        match self {
+            Self::Silent(_) => true,
+            Self::Redis(e) => {
+                e.is_unrecoverable_error()
+                    || e.is_io_error()
+                    || e.is_connection_dropped()
+                    || matches!(self.code(), "READONLY" | "LOADING" | "MASTERDOWN" | "NOAUTH")
+            }
+        }
+    }
+}
+
+/// A connection. It is driven on the library's thread, and usable from any.
+pub(crate) struct Wire {
+    connection: MultiplexedConnection,
+    clock: Clock,
+    timeout: Duration,
+    over: Arc<AtomicBool>,
+}
+
+impl Wire {
+    /// Connects and logs in. To be called on the library's thread, which drives the connection.
+    pub(crate) async fn open(
+        address: &Address,
+        entry: &Entry,
+        clock: &Clock,
+        timeout: Duration,
+        hears: Option<Hears>,
+    ) -> Result<Self, Error> {
+        let over = Arc::new(AtomicBool::new(false));
+        let mut config =
+            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        if let Some(hears) = hears {
+            config = config.set_push_sender(sender(over.clone(), hears));
+        }
+        let client = entry.client(address)?;
+        let opening = client.get_multiplexed_async_connection_with_config(&config);
+        match clock.timeout(timeout, opening).await {
+            Some(Ok(connection)) => Ok(Self { connection, clock: clock.clone(), timeout, over }),
+            Some(Err(e)) => Err(trouble::opening(&e, address)),
+            None => Err(trouble::unreachable(address, timeout)),
+        }
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Lets nobody use it from now on; what is under way goes on.
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    /// Sends one command.
+    pub(crate) async fn send(&self, cmd: &Cmd) -> Result<Value, Fault> {
+        // A handle of its own: the crate wants it mutable, and a clone is two counters.
+        let mut connection = self.connection.clone();
+        let call = connection.send_packed_command(cmd);
+        self.bounded(async { call.await?.extract_error() }).await
+    }
+
+    /// Sends a command that an ASK redirection leads here, after the word that admits it.
+    pub(crate) async fn send_asking(&self, cmd: Cmd) -> Result<Value, Fault> {
+        let mut both = redis::pipe();
+        both.cmd("ASKING").ignore().add_command(cmd);
+        let mut connection = self.connection.clone();
+        let call = connection.send_packed_commands(&both, 0, 2);
+        self.bounded(async { call.await?.pop().unwrap_or_default().extract_error() }).await
+    }
+
+    /// Runs a script: by its hash, and with its text if the server has not seen it.
+    pub(crate) async fn run(&self, call: &Call, asking: bool) -> Result<Value, Fault> {
+        let by_sha = call.by_sha();
+        let first = match asking {
+            true => self.send_asking(by_sha).await,
+            false => self.send(&by_sha).await,
+        };
+        match first {
+            Err(fault) if fault.code() == "NOSCRIPT" => match asking {
+                true => self.send_asking(call.by_text()).await,
+                false => self.send(&call.by_text()).await,
+            },
+            other => other,
+        }
+    }
+
+    /// Listens to a channel.
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Fault> {
+        let mut connection = self.connection.clone();
+        let call = connection.subscribe(channel);
+        self.bounded(call).await
+    }
+
+    async fn bounded<T>(
+        &self,
+        call: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, Fault> {
+        match self.clock.timeout(self.timeout, call).await {
+            Some(answer) => answer.map_err(Fault::Redis),
+            None => Err(Fault::Silent(self.timeout)),
+        }
+    }
+}
+
+fn sender(
+    over: Arc<AtomicBool>,
+    hears: Hears,
+) -> impl Fn(PushInfo) -> Result<(), RedisError> + Send + Sync + 'static {
+    move |push: PushInfo| {
+        match (push.kind, push.data.get(1)) {
+            (PushKind::Message, Some(Value::BulkString(message))) => hears(Some(message)),
+            (PushKind::Disconnection, _) => {
+                over.store(true, Ordering::Release);
+                hears(None);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
