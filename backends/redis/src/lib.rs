@@ -12,6 +12,7 @@ mod node;
 mod open;
 mod options;
 mod place;
+mod plain;
 mod promises;
 mod replicas;
 mod router;
@@ -19,6 +20,7 @@ mod scan;
 mod trouble;
 mod wire;
 
-pub use open::SCHEMES;
+pub use open::{SCHEMES, open};
 pub use options::{Algorithm, RedisOptions};
+pub use plain::Plain;
 pub use promises::{Kind, capability};

@@ -5,8 +5,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use distlock_core::lease::Wake;
+use distlock_core::seam::Backend;
 use distlock_core::url::{Secret, StoreUrl};
-use distlock_core::{Clock, Error, Kind as Trouble, ReqId};
+use distlock_core::{Clock, Error, Kind as Trouble, ReqId, Store};
 
 use crate::address::{Address, Entry};
 use crate::cluster::Cluster;
@@ -15,6 +16,7 @@ use crate::keys::PREFIX;
 use crate::node::{Node, Shared};
 use crate::options::{Algorithm, RedisOptions};
 use crate::place::{Place, Watched};
+use crate::plain::Plain;
 use crate::promises::Kind;
 use crate::router::Router;
 
@@ -28,6 +30,23 @@ pub const SCHEMES: [&str; 7] = [
     "redis+cluster",
     "rediss+cluster",
 ];
+
+/// Connects to the store that a URL of one of [`SCHEMES`] names.
+///
+/// # Errors
+/// [`Usage`](Trouble::Usage) for a URL that cannot be, [`Refused`](Trouble::Refused) for a server on
+/// which locks cannot be kept, [`Credentials`](Trouble::Credentials), and whatever keeps the server
+/// from answering.
+///
+/// # Cancel safety
+/// Dropping the future closes what it had opened.
+pub async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
+    let target = Target::of(url)?;
+    Ok(match target.options.algorithm {
+        Algorithm::Script => Plain::at(&target).await?.into_backend(), // SCRIPT
+        Algorithm::Plain => Plain::at(&target).await?.into_backend(),
+    })
+}
 
 /// Where a store is and how it is entered: what a URL says, checked.
 pub(crate) struct Target {

@@ -10,14 +10,16 @@ use std::sync::Arc;
 /// How many keys the server looks at in one step: a step must not delay others.
 const STEP: usize = 1000;
 
-/// The records of a namespace whose names start with `prefix`, at one server.
+/// The locks of a namespace whose names start with `prefix`, at one server: those with a record,
+/// or with the given further key.
 pub(crate) async fn scan(
     node: &Arc<Node>,
     space: &Namespace,
     prefix: &str,
+    part: &str,
 ) -> Result<Vec<FullName>, Error> {
     let link = node.link().await?;
-    let pattern = pattern(space, prefix);
+    let pattern = pattern(space, prefix) + part;
     let (mut cursor, mut found) = (0u64, Vec::new());
     loop {
         let mut cmd = redis::cmd("SCAN");
@@ -27,8 +29,8 @@ pub(crate) async fn scan(
             Error::new(distlock_core::Kind::Store, "SCAN makes no sense").because(e)
         })?;
         let bytes = |key: &Value| match key {
-            Value::BulkString(key) => Keys::lock_of(key),
-            Value::SimpleString(key) => Keys::lock_of(key.as_bytes()),
+            Value::BulkString(key) => Keys::lock_of(key.strip_suffix(part.as_bytes())?),
+            Value::SimpleString(key) => Keys::lock_of(key.strip_suffix(part)?.as_bytes()),
             _ => None,
         };
         let ours = keys.iter().filter_map(bytes);

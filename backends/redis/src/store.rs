@@ -227,7 +227,7 @@ impl Redis {
             Query::Prefix { space, prefix, after, .. } => {
                 let mut names = Vec::new();
                 for node in self.router.all().await? {
-                    names.extend(scan::scan(&node, space, prefix).await?);
+                    names.extend(scan::scan(&node, space, prefix, "").await?);
                 }
                 names.sort();
                 names.dedup();

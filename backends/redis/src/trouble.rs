@@ -85,6 +85,8 @@ fn known(e: &RedisError) -> Option<Error> {
         "NOREPLICAS" => say(Kind::Refused, "the server has too few replicas to take writes")
             .transient()
             .with_hint("see min-replicas-to-write and whether the replicas run"),
+        "WRONGTYPE" => say(Kind::Layout, "a key of that name is something else than a lock")
+            .with_hint("use another name, or another database for locks"),
         "LOADING" => say(Kind::Unreachable, "the server is still loading its data")
             .with_hint("ask again in a moment"),
         "BUSY" => say(Kind::Unreachable, "the server is busy with somebody's endless script")

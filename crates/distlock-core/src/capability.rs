@@ -189,7 +189,10 @@ impl Capability {
                 crate::Kind::Usage,
                 format!("{} serves no TTL of {ttl:?}", self.store),
             )
-            .with_hint(format!("its longest is {:?}", self.ttl_max)));
+            .with_hint(format!(
+                "its longest is {:?}; a redis store serves longer ones with ?max_ttl=",
+                self.ttl_max
+            )));
         }
         Ok(ttl)
     }

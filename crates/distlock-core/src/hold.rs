@@ -1,7 +1,7 @@
 //! One hold, as its guard, its keeper and its resource's code share it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ pub(crate) struct Hold {
     pub(crate) since: BootInstant,
     /// The end that `max_hold` sets.
     pub(crate) max_end: BootInstant,
+    /// The last lease was cut to end there, so its end, a margin earlier, is the work of `max_hold`.
+    cut: AtomicBool,
     deadline: AtomicU64,
     waiters: AtomicU32,
     lost: OnceLock<Why>,
@@ -48,6 +50,7 @@ impl Hold {
             ttl,
             since,
             max_end: max_hold.map_or(BootInstant::FAR, |d| grant.sent.plus(d)),
+            cut: AtomicBool::new(false),
             deadline: AtomicU64::new(grant.deadline().as_nanos()),
             waiters: AtomicU32::new(grant.waiters),
             lost: OnceLock::new(),
@@ -65,10 +68,19 @@ impl Hold {
 
     /// Moves the deadline after an acknowledged renewal. A renewal acknowledged after the old
     /// deadline does not bring the hold back: the holder may have been told already.
-    pub(crate) fn extend(&self, to: BootInstant, waiters: u32) {
+    pub(crate) fn extend(&self, to: BootInstant, waiters: u32, cut: bool) {
         self.waiters.store(waiters, Ordering::Relaxed);
         if self.check(Duration::ZERO).is_ok() {
+            self.cut.fetch_or(cut, Ordering::AcqRel);
             self.deadline.fetch_max(to.as_nanos(), Ordering::AcqRel);
+        }
+    }
+
+    /// Why the deadline is where it is.
+    pub(crate) fn end_of_time(&self) -> Why {
+        match self.deadline() == self.max_end || self.cut.load(Ordering::Acquire) {
+            true => Why::MaxHold,
+            false => Why::Expired,
         }
     }
 
@@ -116,10 +128,8 @@ impl Hold {
                 return Ok(());
             }
             return fail(Why::TooShort);
-        } else if deadline == self.max_end {
-            Why::MaxHold
         } else {
-            Why::Expired
+            self.end_of_time()
         };
         self.latch(why);
         fail(*self.lost.get().unwrap_or(&why))
@@ -244,12 +254,12 @@ mod tests {
         let observer = Observer::new("memory", false);
         let hold = Hold::new(key, &grant, ttl, None, clock.clone(), observer);
         clock.advance(Duration::from_secs(6));
-        hold.extend(clock.now().plus(ttl), 0);
+        hold.extend(clock.now().plus(ttl), 0, false);
         clock.advance(Duration::from_secs(6));
         assert!(hold.check(Duration::ZERO).is_ok(), "an acknowledged renewal counts");
         clock.advance(Duration::from_secs(4));
         // Nobody looked while the deadline passed: no timer fired, nothing has latched yet.
-        hold.extend(clock.now().plus(ttl), 0);
+        hold.extend(clock.now().plus(ttl), 0, false);
         assert_eq!(hold.check(Duration::ZERO).unwrap_err().why, Why::Expired);
     }
 }

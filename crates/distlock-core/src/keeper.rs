@@ -159,7 +159,7 @@ impl Keeper {
     }
 
     fn ended(&self, hold: &Arc<Hold>) {
-        hold.latch(if hold.deadline() == hold.max_end { Why::MaxHold } else { Why::Expired });
+        hold.latch(hold.end_of_time());
         // A lease ends by itself; what lasts as long as the process must be given back.
         let lasts = self.backend.capability().expiry == Expiry::WithProcess;
         if lasts && hold.why() == Some(Why::MaxHold) {
@@ -186,20 +186,20 @@ impl Keeper {
         let answers = clock.timeout(patience, self.backend.keep(&due)).await;
         let took = clock.now().since(sent);
         let mut answers = answers.unwrap_or_default().into_iter();
-        for hold in holds {
-            let outcome = self.take(&hold, answers.next());
+        for (hold, due) in holds.into_iter().zip(due) {
+            let outcome = self.take(&hold, answers.next(), due.ttl < hold.ttl);
             self.observer.renewed(&hold.key.lock, outcome, took);
         }
         self.alarm.bell.notify_one();
     }
 
-    fn take(&self, hold: &Arc<Hold>, answer: Option<Kept>) -> &'static str {
+    fn take(&self, hold: &Arc<Hold>, answer: Option<Kept>, cut: bool) -> &'static str {
         let mut kept = self.kept();
         let entry = kept.get_mut(&hold.key.req).filter(|e| Arc::ptr_eq(&e.hold, hold));
         let now = self.backend.clock().now();
         match answer {
             Some(Kept::Until { sent, ttl, margin, waiters }) => {
-                hold.extend(deadline(sent, ttl, margin), waiters);
+                hold.extend(deadline(sent, ttl, margin), waiters, cut);
                 if let Some(entry) = entry {
                     entry.in_flight = false;
                     entry.tries = 0;

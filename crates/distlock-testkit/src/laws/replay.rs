@@ -92,7 +92,8 @@ pub async fn a_replayed_grant_counts_from_the_first(site: &Site) {
     site.clock().sleep(pause).await;
     let again = granted(&locks, &ask).await;
     assert!(again.sent > first.sent, "a replay counts from its own question");
-    let slack = Duration::from_millis(20);
+    // Less is left in which clocks could drift apart, so less is given up for that.
+    let slack = Duration::from_millis(20) + site.capability().margin(pause * 2);
     let (was, is) = (first.deadline(), again.deadline());
     assert!(is < was.plus(slack), "a replay moved the deadline by {:?}", is.since(was));
     let _ = locks.backend().release(&ask.key(), None).await.expect("an answer");

@@ -1,0 +1,402 @@
+//! The recipe the world runs, on one server: `SET name random NX PX ttl`, compare-and-delete,
+//! compare-and-extend.
+//!
+//! 1. The key is the lock's name (`dl:p:SPACE:NAME` in a namespace), the value a random one of this very
+//!    request: clients in other languages exclude us, and we them.
+//! 2. Beside it, under our own prefix: a fence counter, who holds it, who waits.
+//! 3. Taking is one script: `SET NX PX` and the next token in one step.
+//! 4. Giving back compares and deletes, and tells the first of our waiters; it asks again.
+//! 5. Nobody tells us of a foreign holder's release, so waiters also ask again by themselves, less
+//!    and less often, each at its own pace.
+//!
+//! There is no line: whoever asks at the right moment enters. After a restart or failover the
+//! quarantine keeps *us* from granting; foreign clients know nothing of it.
+
+use std::sync::Arc;
+use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use distlock_core::capability::Capability;
+use distlock_core::info::Query;
+use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal, Wake};
+use distlock_core::leased::Leased;
+use distlock_core::seam::{Ask, Backend, Due, Event, Force, Forced, Key, Released};
+use distlock_core::state::Pulse;
+use distlock_core::{
+    Clock, Error, FullName, HoldInfo, Holder, Kind, Label, LockInfo, Mode, Owner, ReqId, Standing,
+    Store, Token, TokenRange, Why,
+};
+use redis::Value;
+
+use crate::call::{Call, Script};
+use crate::keys::{Keys, PREFIX};
+use crate::node::Shared;
+use crate::open::Target;
+use crate::promises::capability;
+use crate::replicas;
+use crate::router::Router;
+use crate::scan;
+
+/// How long the fence counter outlives the lock.
+const KEEP: Duration = Duration::from_secs(24 * 3600);
+/// The further key that says who holds a lock: what is listed.
+const INFO: &str = ":i";
+/// How many locks one call renews.
+const BATCH: usize = 256;
+
+macro_rules! script {
+    ($name:literal, $head:expr) => {
+        LazyLock::new(|| {
+            let head = concat!($head, "\n", include_str!("plain/prelude.lua"));
+            let body = include_str!(concat!("plain/", $name, ".lua"));
+            Script::new($name, format!("{head}{body}"))
+        })
+    };
+}
+static ACQUIRE: LazyLock<Script> = script!("acquire", "#!lua");
+static RELEASE: LazyLock<Script> = script!("release", "#!lua flags=allow-oom");
+static FORCE: LazyLock<Script> = script!("force", "#!lua flags=allow-oom");
+static RENEW: LazyLock<Script> = LazyLock::new(|| {
+    let body = include_str!("plain/renew.lua");
+    Script::new("renew", format!("#!lua flags=allow-oom\n{body}"))
+});
+static INSPECT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("inspect", include_str!("plain/inspect.lua").to_owned()));
+
+/// The plain recipe over one server or one watched primary.
+pub struct Plain {
+    capability: Capability,
+    site: String,
+    shared: Arc<Shared>,
+    router: Router,
+}
+
+impl Plain {
+    pub(crate) async fn at(target: &Target) -> Result<Self, Error> {
+        let (shared, router) = target.router(reads);
+        let (capability, site) = (capability(target.kind, &target.options), target.site.clone());
+        let store = Self { capability, site, shared, router };
+        store.router.greet().await?;
+        Ok(store)
+    }
+
+    fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
+        move |e| e.during(what).lock(lock).store(&self.site)
+    }
+
+    async fn play(&self, script: &'static Script, lock: &FullName, args: Vec<Vec<u8>>) -> Played {
+        let keys = keys(lock)?;
+        let make = |_: &_| Call { script, keys: keys.clone(), args: args.clone() };
+        let (value, _) = self.router.play(&Keys::of(lock), make).await?;
+        words(value)
+    }
+
+    async fn inspect_all(&self, locks: &[FullName]) -> Result<Vec<LockInfo>, Error> {
+        let Some(first) = locks.first() else { return Ok(Vec::new()) };
+        let keys: Vec<Vec<u8>> =
+            locks.iter().map(keys).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+        let make = |_: &_| Call { script: &INSPECT, keys: keys.clone(), args: Vec::new() };
+        let (value, _) = self.router.play(&Keys::of(first), make).await?;
+        let Value::Array(answers) = value else { return Err(odd(&value)) };
+        let seen = locks.iter().zip(answers).map(|(lock, answer)| view(lock, words(answer)?));
+        Ok(seen.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+    }
+}
+
+type Played = Result<Vec<Value>, Error>;
+
+fn words(value: Value) -> Played {
+    match value {
+        Value::Array(words) => Ok(words),
+        other => Err(odd(&other)),
+    }
+}
+
+fn odd(value: &Value) -> Error {
+    Error::new(Kind::Store, format!("an answer that makes no sense: {value:?}")).unknown()
+}
+
+fn text(word: Option<&Value>) -> Option<&str> {
+    match word? {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn number(word: Option<&Value>) -> Option<u64> {
+    match word? {
+        Value::Int(n) => u64::try_from(*n).ok(),
+        other => text(Some(other))?.parse().ok(),
+    }
+}
+
+fn token(word: Option<&Value>) -> Option<Token> {
+    number(word).and_then(|n| Token::new(n).ok())
+}
+
+/// The recipe's key and ours beside it.
+fn keys(lock: &FullName) -> Result<Vec<Vec<u8>>, Error> {
+    let name = match lock.space.as_str() {
+        "" => lock.name.to_string(),
+        // Under our own prefix, where no name without a namespace can be.
+        space => format!("{PREFIX}p:{space}:{}", lock.name),
+    };
+    if lock.space.as_str().is_empty() && name.starts_with(PREFIX) {
+        return Err(Error::new(
+            Kind::Usage,
+            format!("{name:?} is among the keys of distlock itself"),
+        )
+        .lock(lock)
+        .with_hint(
+            "with algorithm=plain a lock's name is its key: use one that does not start with dl:",
+        ));
+    }
+    let keys = Keys::of(lock);
+    let ours = ["f", "i", "l", "z"].map(|part| keys.part(part));
+    Ok(std::iter::once(name).chain(ours).map(String::into_bytes).collect())
+}
+
+fn millis(d: Duration) -> Vec<u8> {
+    d.as_millis().to_string().into_bytes()
+}
+
+fn value_of(req: ReqId) -> Vec<u8> {
+    req.to_string().into_bytes()
+}
+
+fn reads(message: &[u8]) -> Option<Wake> {
+    let text = std::str::from_utf8(message).ok()?;
+    let req = text.get(1..33)?.parse().ok()?;
+    match text.as_bytes().first()? {
+        b't' => Some(Wake::Turn(req)),
+        b'x' => {
+            let lock = Keys::lock_of(text.get(33..)?.strip_suffix(INFO)?.as_bytes())?;
+            Some(Wake::Event(Event::Lost(Key { lock, req }, Why::Revoked)))
+        }
+        _ => None,
+    }
+}
+
+/// Owner, label, token and age, if the holder is one of ours.
+fn holder(words: &[Value], left: Option<Duration>) -> Option<Holder> {
+    Some(Holder {
+        owner: Owner::named(text(words.first())?).ok()?,
+        label: Label::new(text(words.get(1))?),
+        token: token(words.get(2))?,
+        age: Duration::from_micros(number(words.get(3))?),
+        left,
+    })
+}
+
+/// What is left of a key; nothing is known of one that another client made without a TTL.
+fn left(word: Option<&Value>) -> Option<Duration> {
+    number(word).map(Duration::from_millis)
+}
+
+fn view(lock: &FullName, words: Vec<Value>) -> Result<Option<LockInfo>, Error> {
+    let Some(held) = words.first() else { return Ok(None) };
+    let value = match held {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        other => return Err(odd(other)),
+    };
+    let left = left(words.get(1));
+    let foreign = Owner::named("foreign")?;
+    let holder = holder(words.get(2..).unwrap_or_default(), left).unwrap_or(Holder {
+        owner: foreign,
+        label: Label::new("a client that is not distlock's"),
+        token: Token::MIN,
+        age: Duration::ZERO,
+        left,
+    });
+    // The value is how a holder proves itself: only the request id of ours is shown.
+    let req = value.get(..32).and_then(|v| v.parse().ok()).unwrap_or(ReqId::from_bytes([0; 16]));
+    let hold = HoldInfo {
+        req,
+        holder,
+        mode: Mode::Exclusive,
+        lingering: value.ends_with(":released"),
+        revoked: value.ends_with(":revoked"),
+    };
+    Ok(Some(LockInfo { lock: lock.clone(), holds: vec![hold], waiters: Vec::new() }))
+}
+
+impl Store for Plain {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        Arc::new(Leased::new(self))
+    }
+}
+
+impl LeaseStore for Plain {
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn site(&self) -> &str {
+        &self.site
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
+    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
+        let told = self.told("acquire", &ask.lock);
+        let keys = keys(&ask.lock).map_err(&told)?;
+        let link = self.router.link(&Keys::of(&ask.lock)).await.map_err(&told)?;
+        if let Some((left, why)) = link.quarantined(&self.shared.clock) {
+            return Ok(Answer::NotYet { left, why });
+        }
+        let args = vec![
+            value_of(ask.req),
+            millis(ask.ttl),
+            ask.owner.as_str().into(),
+            ask.label.as_str().into(),
+            ask.min_hold.as_micros().to_string().into_bytes(),
+            link.via.clone().into_bytes(),
+            if wait_lease.is_some() { b"1".to_vec() } else { b"0".to_vec() },
+            millis(KEEP),
+        ];
+        let make = |_: &_| Call { script: &ACQUIRE, keys: keys.clone(), args: args.clone() };
+        let (value, link) = self.router.play(&Keys::of(&ask.lock), make).await.map_err(&told)?;
+        let words = words(value).map_err(&told)?;
+        match (text(words.first()), words.get(1..).unwrap_or_default()) {
+            (Some("G"), rest) => {
+                let odd = || told(odd(&Value::Array(words.clone())));
+                let (token, left) =
+                    (token(rest.first()).ok_or_else(odd)?, left(rest.get(1)).ok_or_else(odd)?);
+                replicas::wait(&link, self.shared.options.replicas, left).await.map_err(&told)?;
+                Ok(Answer::Granted { tokens: TokenRange::one(token), left, waiters: 0 })
+            }
+            (Some("B"), rest) => {
+                let left = left(rest.first());
+                let holder = holder(rest.get(1..).unwrap_or_default(), left);
+                Ok(Answer::Busy(Standing { holder, ahead: None, left, note: None }))
+            }
+            (Some("S"), _) => Ok(Answer::Spent),
+            _ => Err(told(odd(&Value::Array(words.clone())))),
+        }
+    }
+
+    /// Nobody stands in a line here, so nobody beats.
+    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
+        Ok(waiting.iter().map(|_| Pulse::Unknown).collect())
+    }
+
+    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        let mut renewals = Vec::with_capacity(due.len());
+        for batch in due.chunks(BATCH) {
+            renewals.extend(self.renew_some(batch).await);
+        }
+        renewals
+    }
+
+    async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
+        let told = self.told("release", &key.lock);
+        let args = vec![value_of(key.req), b"r".to_vec()];
+        let words = self.play(&RELEASE, &key.lock, args).await.map_err(&told)?;
+        match text(words.first()) {
+            Some("R") => Ok(Released::Released),
+            Some("L") => Ok(Released::WasLost),
+            _ => Err(told(odd(&Value::Array(words)))),
+        }
+    }
+
+    async fn cancel(&self, key: &Key) -> Result<(), Error> {
+        let args = vec![value_of(key.req), b"c".to_vec()];
+        let played = self.play(&RELEASE, &key.lock, args).await;
+        played.map(drop).map_err(self.told("cancel", &key.lock))
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        let look = async {
+            let Query::Prefix { space, prefix, after, limit } = query else {
+                let Query::Name(lock) = query else { return Ok(Vec::new()) };
+                return self.inspect_all(std::slice::from_ref(lock)).await;
+            };
+            let mut names = Vec::new();
+            for node in self.router.all().await? {
+                names.extend(scan::scan(&node, space, prefix, INFO).await?);
+            }
+            names.sort();
+            names.retain(|lock| after.as_ref().is_none_or(|after| lock.name > *after));
+            let mut found = Vec::new();
+            for names in names.chunks(BATCH) {
+                found.extend(self.inspect_all(names).await?);
+                if found.len() >= *limit {
+                    break;
+                }
+            }
+            found.truncate(*limit);
+            Ok(found)
+        };
+        look.await.map_err(|e: Error| e.during("inspect").store(&self.site))
+    }
+
+    async fn force(
+        &self,
+        lock: &FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        let told = self.told("force", lock);
+        let how = if how == Force::Now { b"n".to_vec() } else { b"r".to_vec() };
+        let token = token.map(|t| t.get().to_string()).unwrap_or_default();
+        let words = self.play(&FORCE, lock, vec![token.into_bytes(), how]).await.map_err(&told)?;
+        match text(words.first()) {
+            Some("F") => Ok(Forced::Done),
+            Some("N") => Ok(Forced::NoMatch),
+            _ => Err(told(odd(&Value::Array(words)))),
+        }
+    }
+
+    fn listen(&self, ears: Ears) {
+        let _ = self.shared.ears.set(ears);
+    }
+
+    async fn close(&self) {
+        self.shared.closed.store(true, Ordering::Release);
+        self.router.close();
+    }
+}
+
+impl Plain {
+    async fn renew_some(&self, due: &[Due]) -> Vec<Renewal> {
+        let Some(first) = due.first() else { return Vec::new() };
+        let play = async {
+            let mut all = Vec::with_capacity(due.len() * 5);
+            let mut args = Vec::with_capacity(due.len() * 3);
+            for d in due {
+                all.extend(keys(&d.key.lock)?);
+                args.extend([value_of(d.key.req), millis(d.ttl), millis(KEEP)]);
+            }
+            let make = |_: &_| Call { script: &RENEW, keys: all.clone(), args: args.clone() };
+            let (value, link) = self.router.play(&Keys::of(&first.key.lock), make).await?;
+            let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
+            replicas::wait(&link, self.shared.options.replicas, shortest).await?;
+            let answers = words(value)?;
+            if answers.len() == due.len() { Ok(answers) } else { Err(odd(&Value::Array(answers))) }
+        };
+        match play.await {
+            Ok(answers) => answers
+                .iter()
+                .map(|answer| match left(Some(answer)) {
+                    Some(left) => Renewal::Held { left, waiters: 0 },
+                    None => Renewal::Lost(Why::Gone),
+                })
+                .collect(),
+            Err(e) => due
+                .iter()
+                .map(|d| Renewal::Unknown(self.told("renew", &d.key.lock)(e.clone())))
+                .collect(),
+        }
+    }
+}
+
+impl Drop for Plain {
+    /// Takes effect at once: connections end, and nothing is connected again.
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
+    }
+}
