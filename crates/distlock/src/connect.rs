@@ -180,6 +180,12 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
             let store = engine::unblock(move || FileStore::open(path, FileOptions::default()));
             Ok(store.await?.into_backend())
         }
+        #[cfg(feature = "redis")]
+        scheme if distlock_redis::SCHEMES.contains(&scheme) => distlock_redis::open(url).await,
+        #[cfg(not(feature = "redis"))]
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "redis+cluster" => {
+            Err(missing("redis"))
+        }
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => Err(missing("sqlite")),
         #[cfg(not(feature = "file"))]
@@ -217,7 +223,16 @@ fn missing(feature: &str) -> Error {
 }
 
 fn schemes() -> Vec<&'static str> {
-    vec!["memory:", "sqlite:PATH", "file:DIR"]
+    vec![
+        "memory:",
+        "sqlite:PATH",
+        "file:DIR",
+        "redis://HOST",
+        "rediss://HOST (TLS)",
+        "redis+unix:SOCKET",
+        "redis+sentinel://HOSTS/NAME",
+        "redis+cluster://HOSTS",
+    ]
 }
 
 /// What every store of this build promises: the README's table is made from it.
@@ -229,6 +244,14 @@ pub fn stores() -> Vec<Capability> {
     all.push(distlock_sqlite::capability(distlock_sqlite::Sync::Full));
     #[cfg(feature = "file")]
     all.push(distlock_file::FileStore::promises().clone());
+    #[cfg(feature = "redis")]
+    {
+        use distlock_redis::{Algorithm, Kind, RedisOptions, capability};
+        let usual = RedisOptions::new();
+        let kinds = [Kind::Single, Kind::Sentinel, Kind::Cluster];
+        all.extend(kinds.map(|kind| capability(kind, &usual)));
+        all.push(capability(Kind::Single, &usual.algorithm(Algorithm::Plain)));
+    }
     all
 }
 
