@@ -2,4 +2,8 @@
 
 #![allow(dead_code)] // while it is being built
 mod call;
+#[cfg(test)]
+mod differential;
 mod keys;
+mod moves;
+mod scripts;
