@@ -32,6 +32,13 @@ impl Keys {
         format!("{}:{part}", self.lock)
     }
 
+    /// Every key of the lock, in the order in which the scripts expect them: the record, the line
+    /// by place, by deadline and by claim, and the tombstones.
+    pub(crate) fn all(&self) -> [Vec<u8>; 5] {
+        let part = |p: &[u8]| [self.lock.as_bytes(), p].concat();
+        [part(b""), part(b":q"), part(b":d"), part(b":w"), part(b":z")]
+    }
+
     /// The lock that a record's key is of; `None` for a key of something else.
     pub(crate) fn lock_of(key: &[u8]) -> Option<FullName> {
         let key = key.strip_prefix(PREFIX.as_bytes())?.strip_prefix(b"{")?.strip_suffix(b"}")?;

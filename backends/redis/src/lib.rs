@@ -1,13 +1,15 @@
 //! The redis stores of distlock: one node, Sentinel, Cluster, the plain recipe, and Redlock nodes.
-#![allow(dead_code)] // while it is being built
 
 mod address;
 mod call;
 mod cluster;
+#[cfg(test)]
+mod differential;
 mod epoch;
 mod facts;
 mod keys;
 mod link;
+mod moves;
 mod node;
 mod open;
 mod options;
@@ -17,6 +19,8 @@ mod promises;
 mod replicas;
 mod router;
 mod scan;
+mod scripts;
+mod store;
 mod trouble;
 mod wire;
 
@@ -24,3 +28,4 @@ pub use open::{SCHEMES, open};
 pub use options::{Algorithm, RedisOptions};
 pub use plain::Plain;
 pub use promises::{Kind, capability};
+pub use store::Redis;

@@ -80,9 +80,13 @@ impl Node {
 
     /// The connection, made if there is none.
     pub(crate) async fn link(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
-        if let Some(link) = self.current() {
-            return Ok(link);
+        match self.current() {
+            Some(link) => Ok(link),
+            None => Box::pin(self.link_anew()).await,
         }
+    }
+
+    async fn link_anew(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
         if self.shared.closed.load(Ordering::Acquire) {
             return Err(
                 Error::new(Kind::Closed, "this client was closed").with_hint("connect again")

@@ -19,6 +19,7 @@ use crate::place::{Place, Watched};
 use crate::plain::Plain;
 use crate::promises::Kind;
 use crate::router::Router;
+use crate::store::Redis;
 
 /// The schemes of the redis stores.
 pub const SCHEMES: [&str; 7] = [
@@ -43,7 +44,7 @@ pub const SCHEMES: [&str; 7] = [
 pub async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
     let target = Target::of(url)?;
     Ok(match target.options.algorithm {
-        Algorithm::Script => Plain::at(&target).await?.into_backend(), // SCRIPT
+        Algorithm::Script => Redis::at(&target).await?.into_backend(),
         Algorithm::Plain => Plain::at(&target).await?.into_backend(),
     })
 }

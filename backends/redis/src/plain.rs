@@ -154,7 +154,7 @@ fn keys(lock: &FullName) -> Result<Vec<Vec<u8>>, Error> {
         ));
     }
     let keys = Keys::of(lock);
-    let ours = ["f", "i", "l", "z"].map(|part| keys.part(part));
+    let ours = ["f", "i", "l", "c"].map(|part| keys.part(part));
     Ok(std::iter::once(name).chain(ours).map(String::into_bytes).collect())
 }
 
@@ -317,7 +317,7 @@ impl LeaseStore for Plain {
             };
             let mut names = Vec::new();
             for node in self.router.all().await? {
-                names.extend(scan::scan(&node, space, prefix, INFO).await?);
+                names.extend(scan::scan(&node, space, prefix, (INFO, "hash")).await?);
             }
             names.sort();
             names.retain(|lock| after.as_ref().is_none_or(|after| lock.name > *after));

@@ -33,7 +33,7 @@ impl Router {
                 let answer = answer.inspect_err(|fault| node.judge(&link, fault));
                 Ok((answer.map_err(|fault| fault.told())?, link))
             }
-            Self::Many(cluster) => cluster.play(slot(keys.lock.as_bytes()), make).await,
+            Self::Many(cluster) => Box::pin(cluster.play(slot(keys.lock.as_bytes()), make)).await,
         }
     }
 
@@ -41,7 +41,7 @@ impl Router {
     pub(crate) async fn link(&self, keys: &Keys) -> Result<Arc<Link>, Error> {
         match self {
             Self::One(node) => node.link().await,
-            Self::Many(cluster) => cluster.link(slot(keys.lock.as_bytes())).await,
+            Self::Many(cluster) => Box::pin(cluster.link(slot(keys.lock.as_bytes()))).await,
         }
     }
 

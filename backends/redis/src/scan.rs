@@ -10,20 +10,20 @@ use std::sync::Arc;
 /// How many keys the server looks at in one step: a step must not delay others.
 const STEP: usize = 1000;
 
-/// The locks of a namespace whose names start with `prefix`, at one server: those with a record,
-/// or with the given further key.
+/// The locks of a namespace whose names start with `prefix`, at one server: those that have a key
+/// with this ending and of this type.
 pub(crate) async fn scan(
     node: &Arc<Node>,
     space: &Namespace,
     prefix: &str,
-    part: &str,
+    (part, kind): (&str, &str),
 ) -> Result<Vec<FullName>, Error> {
     let link = node.link().await?;
     let pattern = pattern(space, prefix) + part;
     let (mut cursor, mut found) = (0u64, Vec::new());
     loop {
         let mut cmd = redis::cmd("SCAN");
-        cmd.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP).arg("TYPE").arg("hash");
+        cmd.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP).arg("TYPE").arg(kind);
         let answer = link.wire.send(&cmd).await.map_err(|fault| fault.told())?;
         let (next, keys): (u64, Vec<Value>) = redis::from_redis_value(answer).map_err(|e| {
             Error::new(distlock_core::Kind::Store, "SCAN makes no sense").because(e)

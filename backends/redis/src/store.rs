@@ -21,18 +21,25 @@ use distlock_core::leased::Leased;
 use distlock_core::seam::{Ask, Backend, Due, Event, Force, Forced, Key, Released};
 use distlock_core::state::{Pulse, answer};
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, FullName, LockInfo, Store, Token, Why};
+use distlock_core::{Clock, Error, FullName, LockInfo, ReqId, Store, Token, Why};
 use futures_util::future::join_all;
 
 use crate::keys::Keys;
 use crate::link::Link;
-use crate::moves::{self, Message, Told};
+use crate::moves::{self, BATCH, Message};
 use crate::node::Shared;
 use crate::open::Target;
 use crate::promises::capability;
 use crate::replicas;
 use crate::router::Router;
-use crate::scan;
+use crate::{scan, trouble};
+
+/// PUBLISH says how many listened: each connection has a channel of its own at its own server, so
+/// nobody there means that nobody hears it.
+const COUNTED: bool = true;
+
+/// A lock, a request and a span: what a batch is made of.
+type Renewable = (Keys, ReqId, Duration);
 
 /// A redis store that answered.
 pub struct Redis {
@@ -77,23 +84,40 @@ impl Redis {
     }
 
     /// One call per group of locks that may share it, side by side; answers in order.
-    async fn batched<T, R>(
+    async fn batched<T, R, F>(
         &self,
-        all: &[T],
-        keys: impl Fn(&T) -> Keys,
-        play: impl AsyncFn(&[(usize, Keys)]) -> Vec<R>,
-    ) -> Vec<R> {
-        let mut groups: HashMap<u16, Vec<(usize, Keys)>> = HashMap::new();
-        for (i, item) in all.iter().enumerate() {
-            let keys = keys(item);
-            groups.entry(self.router.group(&keys)).or_default().push((i, keys));
+        items: Vec<T>,
+        keys: impl Fn(&T) -> &Keys,
+        play: impl Fn(Vec<T>) -> F,
+    ) -> Vec<Result<R, Error>>
+    where
+        F: Future<Output = Result<Vec<R>, Error>>,
+    {
+        let mut answers: Vec<_> = items.iter().map(|_| None).collect();
+        let mut batches: Vec<(Vec<usize>, Vec<T>)> = Vec::new();
+        let mut open: HashMap<u16, usize> = HashMap::new();
+        for (i, item) in items.into_iter().enumerate() {
+            let group = self.router.group(keys(&item));
+            let at = *open
+                .entry(group)
+                .and_modify(|at| {
+                    if batches[*at].0.len() == BATCH {
+                        *at = batches.len();
+                    }
+                })
+                .or_insert(batches.len());
+            if at == batches.len() {
+                batches.push(Default::default());
+            }
+            batches[at].0.push(i);
+            batches[at].1.push(item);
         }
-        let batches = groups.values().flat_map(|group| group.chunks(moves::BATCH));
-        let played = batches.map(|batch| async { (batch, play(batch).await) });
-        let mut answers: Vec<Option<R>> = all.iter().map(|_| None).collect();
-        for (batch, given) in join_all(played).await {
-            for ((i, _), answer) in batch.iter().zip(given) {
-                answers[*i] = Some(answer);
+        let (places, batches): (Vec<_>, Vec<_>) = batches.into_iter().unzip();
+        let played = join_all(batches.into_iter().map(play)).await;
+        for (places, given) in places.into_iter().zip(played) {
+            match given {
+                Ok(given) => places.iter().zip(given).for_each(|(i, r)| answers[*i] = Some(Ok(r))),
+                Err(e) => places.iter().for_each(|i| answers[*i] = Some(Err(e.clone()))),
             }
         }
         answers.into_iter().flatten().collect()
@@ -101,11 +125,11 @@ impl Redis {
 }
 
 fn reads(message: &[u8]) -> Option<Wake> {
-    let Message { told, key } = Message::parse(message)?;
-    Some(match told {
-        Told::Turn => Wake::Turn(key.req),
-        Told::Contended => Wake::Event(Event::Contended(key)),
-        Told::Revoked => Wake::Event(Event::Lost(key, Why::Revoked)),
+    let Message { kind, key } = Message::parse(message)?;
+    Some(match kind {
+        moves::Kind::Turn => Wake::Turn(key.req),
+        moves::Kind::Contended => Wake::Event(Event::Contended(key)),
+        moves::Kind::Revoked => Wake::Event(Event::Lost(key, Why::Revoked)),
     })
 }
 
@@ -134,11 +158,12 @@ impl LeaseStore for Redis {
         if let Some((left, why)) = link.quarantined(&self.shared.clock) {
             return Ok(Answer::NotYet { left, why });
         }
-        let make = |link: &Link| moves::acquire(&keys, ask, wait_lease, &link.via);
+        drop(link);
+        let make = |link: &Link| moves::acquire(&keys, ask, wait_lease, &link.via, COUNTED);
         let (value, link) = self.router.play(&keys, make).await.map_err(&told)?;
-        let answer = moves::reply(value).and_then(answer::acquired).map_err(&told)?;
+        let answer = moves::acquired(&value).and_then(answer::acquired).map_err(&told)?;
         if let Answer::Granted { left, .. } = &answer
-            && let Err(e) = self.replicated(&link, *left).await
+            && let Err(e) = Box::pin(self.replicated(&link, *left)).await
         {
             // The error says that the outcome is unknown, and whoever asked cancels.
             return Err(told(e));
@@ -147,34 +172,32 @@ impl LeaseStore for Redis {
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        let play = async |batch: &[(usize, Keys)]| {
-            let beats: Vec<_> = batch
-                .iter()
-                .map(|(i, keys)| (keys, waiting[*i].0.req, waiting[*i].1))
-                .collect();
-            let played =
-                self.router.play(&batch[0].1, |link| moves::heartbeat(&beats, &link.via)).await;
-            each(played.and_then(|(value, _)| moves::replies(value, batch.len())), batch.len())
+        let beats = waiting.iter().map(|(key, wait)| (Keys::of(&key.lock), key.req, *wait));
+        let play = |batch: Vec<Renewable>| async move {
+            let make = |link: &Link| moves::heartbeat(&batch, &link.via, COUNTED);
+            let (value, _) = self.router.play(&batch[0].0, make).await?;
+            moves::pulses(&value, batch.len())
         };
-        let replies = self.batched(waiting, |(key, _)| Keys::of(&key.lock), play).await;
+        let replies = self.batched(beats.collect(), |beat| &beat.0, play).await;
         let pulses = replies.into_iter().map(|r| r.and_then(answer::pulsed));
         pulses.collect::<Result<_, _>>().map_err(|e| e.during("heartbeat").store(&self.site))
     }
 
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        let play = async |batch: &[(usize, Keys)]| {
-            let renewals: Vec<_> =
-                batch.iter().map(|(i, keys)| (keys, due[*i].key.req, due[*i].ttl)).collect();
-            let shortest = renewals.iter().map(|(_, _, ttl)| *ttl).min().unwrap_or_default();
-            let played = async {
-                let played = self.router.play(&batch[0].1, |_| moves::renew(&renewals)).await;
-                let (value, link) = played?;
+        let all = due.iter().map(|d| (Keys::of(&d.key.lock), d.key.req, d.ttl));
+        let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
+        let play = |batch: Vec<Renewable>| async move {
+            let call = async {
+                let make = |_: &Link| moves::renew(&batch, COUNTED);
+                let (value, link) = self.router.play(&batch[0].0, make).await?;
                 self.replicated(&link, shortest).await?;
-                moves::replies(value, batch.len())
+                moves::renewals(&value, batch.len())
             };
-            each(played.await, batch.len())
+            // One server that is silent must not keep the others' answers back.
+            let answer = self.shared.clock.timeout(shortest / 4, call).await;
+            answer.unwrap_or_else(|| Err(trouble::silent(shortest / 4)))
         };
-        let replies = self.batched(due, |d| Keys::of(&d.key.lock), play).await;
+        let replies = self.batched(all.collect(), |due| &due.0, play).await;
         let told = |(reply, d): (Result<_, Error>, &Due)| {
             answer::renewed(reply.map_err(self.told("renew", &d.key.lock)))
         };
@@ -184,14 +207,17 @@ impl LeaseStore for Redis {
     /// The requeued request joins by its own acquire.
     async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
         let (keys, told) = (Keys::of(&key.lock), self.told("release", &key.lock));
-        let played = self.router.play(&keys, |_| moves::release(&keys, key.req)).await;
-        played.and_then(|(value, _)| moves::reply(value)).and_then(answer::released).map_err(told)
+        let played = self.router.play(&keys, |_| moves::release(&keys, &key.req, COUNTED)).await;
+        played
+            .and_then(|(value, _)| moves::released(&value))
+            .and_then(answer::released)
+            .map_err(told)
     }
 
     async fn cancel(&self, key: &Key) -> Result<(), Error> {
         let (keys, told) = (Keys::of(&key.lock), self.told("cancel", &key.lock));
-        let played = self.router.play(&keys, |_| moves::cancel(&keys, key.req)).await;
-        played.and_then(|(value, _)| moves::reply(value)).map(drop).map_err(told)
+        let played = self.router.play(&keys, |_| moves::cancel(&keys, &key.req, COUNTED)).await;
+        played.and_then(|(value, _)| moves::cancelled(&value)).map(drop).map_err(told)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -206,8 +232,8 @@ impl LeaseStore for Redis {
         how: Force,
     ) -> Result<Forced, Error> {
         let (keys, told) = (Keys::of(lock), self.told("force", lock));
-        let played = self.router.play(&keys, |_| moves::force(&keys, token, how)).await;
-        played.and_then(|(value, _)| moves::reply(value)).and_then(answer::forced).map_err(told)
+        let played = self.router.play(&keys, |_| moves::force(&keys, token, how, COUNTED)).await;
+        played.and_then(|(value, _)| moves::forced(&value)).and_then(answer::forced).map_err(told)
     }
 
     fn listen(&self, ears: Ears) {
@@ -227,7 +253,7 @@ impl Redis {
             Query::Prefix { space, prefix, after, .. } => {
                 let mut names = Vec::new();
                 for node in self.router.all().await? {
-                    names.extend(scan::scan(&node, space, prefix, "").await?);
+                    names.extend(scan::scan(&node, space, prefix, ("", "string")).await?);
                 }
                 names.sort();
                 names.dedup();
@@ -241,30 +267,23 @@ impl Redis {
         };
         let mut found = Vec::new();
         // A record stays for a day after its last use: most of what was found may be free.
-        for names in names.chunks(moves::BATCH) {
-            let play = async |batch: &[(usize, Keys)]| {
-                let locks: Vec<_> = batch.iter().map(|(i, keys)| (keys, &names[*i])).collect();
-                let played = self.router.play(&batch[0].1, |_| moves::inspect(&locks)).await;
-                let views = played.and_then(|(value, _)| moves::views(value, &locks));
-                each(views, batch.len())
+        for names in names.chunks(BATCH) {
+            let play = |batch: Vec<Keys>| async move {
+                let (value, _) = self.router.play(&batch[0], |_| moves::inspect(&batch)).await?;
+                // One answer for the whole batch: which of its locks are in use.
+                Ok(vec![moves::inspected(&value, &batch)?])
             };
-            for view in self.batched(names, Keys::of, play).await {
-                found.extend(view?);
+            for seen in self.batched(names.iter().map(Keys::of).collect(), |keys| keys, play).await
+            {
+                found.extend(seen?);
             }
             if found.len() >= limit {
                 break;
             }
         }
+        found.sort_by(|a, b| a.lock.cmp(&b.lock));
         found.truncate(limit);
         Ok(found)
-    }
-}
-
-/// The answers of a batch, or its failure once for each.
-fn each<T>(answers: Result<Vec<T>, Error>, count: usize) -> Vec<Result<T, Error>> {
-    match answers {
-        Ok(answers) => answers.into_iter().map(Ok).collect(),
-        Err(e) => (0..count).map(|_| Err(e.clone())).collect(),
     }
 }
 

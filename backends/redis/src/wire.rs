@@ -116,15 +116,15 @@ impl Wire {
 
     /// Runs a script: by its hash, and with its text if the server has not seen it.
     pub(crate) async fn run(&self, call: &Call, asking: bool) -> Result<Value, Fault> {
-        let by_sha = call.by_sha();
         let first = match asking {
-            true => self.send_asking(by_sha).await,
-            false => self.send(&by_sha).await,
+            true => Box::pin(self.send_asking(call.by_sha())).await,
+            false => self.send(&call.by_sha()).await,
         };
+        // The rare ways in boxes of their own: a thousand calls under way should not carry them.
         match first {
             Err(fault) if fault.code() == "NOSCRIPT" => match asking {
-                true => self.send_asking(call.by_text()).await,
-                false => self.send(&call.by_text()).await,
+                true => Box::pin(self.send_asking(call.by_text())).await,
+                false => Box::pin(async { self.send(&call.by_text()).await }).await,
             },
             other => other,
         }

@@ -1,0 +1,104 @@
+//! A real server, the scripts in held time, and ears on two channels.
+
+use std::sync::LazyLock;
+
+use distlock_core::FullName;
+use distlock_core::state::LockState;
+use distlock_testkit::servers::{self, Server};
+use redis::aio::MultiplexedConnection;
+use redis::{Client, Cmd, Connection, ConnectionLike, Value};
+
+use crate::call::{Call, Script};
+use crate::keys::Keys;
+use crate::moves;
+use crate::scripts::{SCRIPTS, Scripts, Source};
+
+/// The scripts in held time.
+static HELD: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(Source::Key));
+
+/// The channels that somebody listens to.
+pub(super) const HEARD: [&str; 2] = ["via-1", "via-2"];
+
+/// The same call in held time.
+fn held(mut call: Call) -> Call {
+    call.script = all(&HELD).into_iter().find(|s| s.name == call.script.name).expect("a script");
+    call
+}
+
+fn all(scripts: &'static Scripts) -> [&'static Script; 7] {
+    let s = scripts;
+    [&s.acquire, &s.heartbeat, &s.renew, &s.release, &s.cancel, &s.force, &s.inspect]
+}
+
+pub(super) struct Scene {
+    pub(super) server: Server,
+    pub(super) link: MultiplexedConnection,
+    pub(super) ears: Ears,
+}
+
+impl Scene {
+    pub(super) async fn new() -> Self {
+        let server = Server::start(servers::redis()).await.expect("`cargo xtask setup`");
+        let client = Client::open(format!("redis://{}", server.addr())).unwrap();
+        let mut link = client.get_multiplexed_async_connection().await.unwrap();
+        for script in all(&SCRIPTS).into_iter().chain(all(&HELD)) {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(&script.code).exec_async(&mut link).await.unwrap();
+        }
+        let ears = Ears::new(&client);
+        Self { server, link, ears }
+    }
+
+    /// Runs one move at one moment, then looks at the locks and at what would live for ever.
+    pub(super) async fn step(
+        &mut self,
+        now: u64,
+        call: Call,
+        locks: &[FullName],
+    ) -> (Value, Vec<LockState>) {
+        let keys: Vec<Keys> = locks.iter().map(Keys::of).collect();
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg("dl:clock").arg(now).arg("EX").arg(10_000).ignore();
+        pipe.add_command(held(call).by_sha());
+        pipe.add_command(held(moves::inspect(&keys)).by_sha());
+        pipe.cmd("EVAL").arg(FOR_EVER).arg(0);
+        let (reply, seen, eternal): (Value, Value, Vec<String>) =
+            pipe.query_async(&mut self.link).await.unwrap();
+        assert_eq!(eternal, Vec::<String>::new(), "keys without an end");
+        (reply, moves::states(&seen, &keys).unwrap())
+    }
+
+    pub(super) async fn run(&mut self, cmd: Cmd) -> Value {
+        cmd.query_async(&mut self.link).await.unwrap()
+    }
+}
+
+/// Listens at the channels of [`HEARD`].
+pub(super) struct Ears(Connection);
+
+impl Ears {
+    fn new(client: &Client) -> Self {
+        let mut link = client.get_connection().unwrap();
+        for channel in HEARD {
+            redis::cmd("SUBSCRIBE").arg(channel).exec(&mut link).unwrap();
+        }
+        Self(link)
+    }
+
+    /// The next message; blocks until it comes.
+    pub(super) fn next(&mut self) -> Vec<u8> {
+        match self.0.recv_response().unwrap() {
+            Value::Array(parts) => match parts.last() {
+                Some(Value::BulkString(payload)) => payload.clone(),
+                other => panic!("no message: {other:?}"),
+            },
+            other => panic!("no message: {other:?}"),
+        }
+    }
+}
+
+/// The keys that would live for ever.
+const FOR_EVER: &str = "local out = {} \
+    for _, k in ipairs(redis.call('KEYS', 'dl:*')) do \
+      if redis.call('PTTL', k) < 0 then out[#out + 1] = k end \
+    end return out";

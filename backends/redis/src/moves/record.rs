@@ -1,0 +1,159 @@
+//! The lock's record, read in Rust: for listings, and for tests that look at all of it.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use distlock_core::state::{Claim, Hold, LockState, Micros, Phase, Waiter};
+use distlock_core::{Error, Kind, Label, Mode, Owner, ReqId};
+use redis::Value;
+
+/// The layout this build writes and reads.
+const VERSION: u8 = 1;
+/// What is added to the place of a waiter that is passed over.
+const DEAF: f64 = 4e15;
+
+/// What is left to read.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn bytes(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn micros(&mut self) -> Option<u64> {
+        self.take().map(|b| f64::from_le_bytes(*b) as u64)
+    }
+
+    fn duration(&mut self) -> Option<Duration> {
+        self.micros().map(Duration::from_micros)
+    }
+
+    fn time(&mut self) -> Option<Micros> {
+        self.micros().map(Micros)
+    }
+
+    fn small(&mut self) -> Option<u32> {
+        self.take().map(|b| u32::from_le_bytes(*b))
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        let end = self.0.iter().position(|b| *b == 0)?;
+        let text = std::str::from_utf8(self.bytes(end)?).ok()?;
+        self.bytes(1)?;
+        Some(text)
+    }
+}
+
+/// A mode from its number.
+pub(super) fn mode_of(n: i32) -> Option<Mode> {
+    Some(match n {
+        0 => Mode::Exclusive,
+        -1 => Mode::Shared,
+        n => Mode::Permit(NonZeroU32::new(u32::try_from(n).ok()?)?),
+    })
+}
+
+/// A claim of a request.
+pub(super) fn claim_of(req: ReqId, blob: &[u8]) -> Option<Claim> {
+    let mut rest = Rest(blob);
+    let (ttl, min_hold, lock_delay) = (rest.duration()?, rest.duration()?, rest.duration()?);
+    let mode = mode_of(rest.take().map(|b| i32::from_le_bytes(*b))?)?;
+    let block = NonZeroU32::new(rest.small()?)?;
+    let owner = Owner::named(rest.text()?).ok()?;
+    let via = rest.text()?.to_owned();
+    let label = Label::new(rest.text()?);
+    Some(Claim { req, owner, mode, ttl, min_hold, lock_delay, label, block, via })
+}
+
+fn hold_of(rest: &mut Rest<'_>) -> Option<Hold> {
+    let req = ReqId::from_bytes(*rest.take()?);
+    let [phase] = *rest.take()?;
+    let (expires, granted, token) = (rest.time()?, rest.time()?, rest.micros()?);
+    let block = rest.small()?;
+    let (since, deadline) = (rest.time()?, rest.time()?);
+    let phase = match phase {
+        0 => Phase::Held,
+        1 => Phase::Claimed { since, deadline },
+        2 => Phase::Lingering,
+        3 => Phase::Revoked,
+        _ => return None,
+    };
+    let length = u16::from_le_bytes(*rest.take()?);
+    let claim = claim_of(req, rest.bytes(usize::from(length))?)?;
+    Some(Hold { claim, token, block, expires, granted, phase })
+}
+
+/// A lock's state without its line and its memories of spent requests.
+fn state_of(record: &[u8]) -> Option<LockState> {
+    let mut rest = Rest(record);
+    rest.take::<1>()?;
+    let (hi, delay_until) = (rest.micros()?, rest.time()?);
+    rest.bytes(4 + 4 + 4 * 8)?;
+    let holds = rest.small()?;
+    let [ring] = *rest.take()?;
+    rest.bytes(usize::from(ring))?;
+    let holds = (0..holds).map(|_| hold_of(&mut rest)).collect::<Option<Vec<_>>>()?;
+    Some(LockState { holds, hi, delay_until, ..LockState::default() })
+}
+
+/// Members or fields of a reply, each with what follows it.
+fn pairs(value: &Value) -> Option<impl Iterator<Item = (&[u8], &[u8])>> {
+    let Value::Array(items) = value else { return None };
+    let bulk = |v| match v {
+        &Value::BulkString(ref b) => Some(b.as_slice()),
+        _ => None,
+    };
+    Some(items.chunks_exact(2).filter_map(move |p| Some((bulk(&p[0])?, bulk(&p[1])?))))
+}
+
+fn scores(value: &Value) -> Option<HashMap<&[u8], f64>> {
+    let score = |s| std::str::from_utf8(s).ok()?.parse().ok();
+    pairs(value)?.map(|(req, s)| Some((req, score(s)?))).collect()
+}
+
+fn line_of(places: &Value, deadlines: &Value, claims: &Value) -> Option<Vec<Waiter>> {
+    let (places, deadlines) = (scores(places)?, scores(deadlines)?);
+    let waiter = |(req, blob): (&[u8], &[u8])| {
+        let (place, deadline) = (*places.get(req)?, *deadlines.get(req)?);
+        let req = ReqId::from_bytes(req.try_into().ok()?);
+        let deaf = place >= DEAF;
+        let since = Micros(if deaf { place - DEAF } else { place } as u64);
+        let claim = claim_of(req, blob)?;
+        Some(Waiter { claim, since, deadline: Micros(deadline as u64), deaf })
+    };
+    // The fields that are no requests are counts.
+    let mut line: Vec<Waiter> = pairs(claims)?.filter_map(waiter).collect();
+    line.sort_unstable_by_key(|w| w.since);
+    Some(line)
+}
+
+/// A lock's state from what `inspect` answered of it: its record and, if there is one, its line.
+pub(super) fn read(lock: &[Value]) -> Result<Option<LockState>, Error> {
+    let Some(Value::BulkString(record)) = lock.first() else { return Ok(None) };
+    if record.first() != Some(&VERSION) {
+        return Err(newer());
+    }
+    let odd = || {
+        Error::new(Kind::Layout, "a lock's record makes no sense")
+            .with_hint("something else writes to keys that begin with dl:; give it another prefix")
+    };
+    let mut state = state_of(record).ok_or_else(odd)?;
+    if let [_, places, deadlines, claims] = lock {
+        state.queue = line_of(places, deadlines, claims).ok_or_else(odd)?.into();
+    }
+    Ok(Some(state))
+}
+
+fn newer() -> Error {
+    Error::new(Kind::Layout, "a lock's record was written by a newer distlock")
+        .with_hint("bring every client of this server to the same version")
+}

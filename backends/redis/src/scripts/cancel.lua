@@ -1,0 +1,7 @@
+trusted = ARGV[2] == '1'
+open(1, v)
+drop_ended()
+promote()
+cancel(ARGV[1])
+close()
+return 1

@@ -1,0 +1,31 @@
+-- Answers 1 released, 2 not held any more, 3 revoked.
+local req = ARGV[1]
+trusted = ARGV[2] == '1'
+open(1, v)
+drop_ended()
+promote()
+
+local function release()
+  local h, i = hold_of(req)
+  if not h then
+    if ended(req) == 0 then return 1 end
+    -- Too late, but its holder is done with it: an acquire still under way must not bring it back.
+    cancel(req)
+    return 2
+  end
+  if h.phase == LINGERING then return 1 end
+  local till = h.granted + h.claim.min
+  if h.phase == HELD and till > now then
+    h.phase, h.expires = LINGERING, till
+    spend(req, 0, till)
+    return 1
+  end
+  table.remove(holds, i)
+  spend(req, 0, now)
+  promote()
+  return h.phase == REVOKED and 3 or 1
+end
+
+local reply = release()
+close()
+return reply
