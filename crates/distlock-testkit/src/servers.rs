@@ -1,8 +1,20 @@
-//! Real servers as values: a private copy on a free port, with its data in a directory of its own,
-//! that ends and cleans up when the value is dropped.
+//! Real servers as values: a private copy on a port of its own, with its data in a directory of
+//! its own, that ends and cleans up when the value is dropped.
+//!
+//! | what | how |
+//! |---|---|
+//! | any program with a port | [`Program`], [`Server`], [`Port`] |
+//! | a redis-server | [`Redis`], or [`redis`] for a plain one |
+//! | talking to one without a client | [`raw`], [`Wire`], [`Reply`] |
 
+mod port;
 mod process;
+mod program;
 mod redis;
+mod resp;
 
-pub use process::{Program, Server};
-pub use redis::redis;
+pub use port::Port;
+pub use process::Server;
+pub use program::Program;
+pub use redis::{Redis, redis};
+pub use resp::{Reply, Wire, raw};
