@@ -5,16 +5,25 @@
 //! |---|---|
 //! | any program with a port | [`Program`], [`Server`], [`Port`] |
 //! | a redis-server | [`Redis`], or [`redis`] for a plain one |
+//! | a redis-server with TLS | [`Certs`] and [`Redis::tls`] |
+//! | a server whose wall clock moves | [`WallClock`] and [`Redis::clock`] |
 //! | talking to one without a client | [`raw`], [`Wire`], [`Reply`] |
+//! | what is no server at all | [`Imposter`] |
 
+mod imposter;
 mod port;
 mod process;
 mod program;
 mod redis;
 mod resp;
+mod tls;
+mod wallclock;
 
+pub use imposter::Imposter;
 pub use port::Port;
 pub use process::Server;
 pub use program::Program;
 pub use redis::{Redis, redis};
 pub use resp::{Reply, Wire, raw};
+pub use tls::Certs;
+pub use wallclock::WallClock;

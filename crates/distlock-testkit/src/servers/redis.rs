@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use distlock_core::Error;
 
-use super::{Program, Server};
+use super::{Program, Server, WallClock};
 
 /// What a redis that is up says to `PING`: also that it wants a password first.
 const UP: &[&[u8]] = &[b"+PONG", b"-NOAUTH", b"-NOPERM"];
@@ -105,6 +105,11 @@ impl Redis {
     pub fn env(mut self, key: &str, value: impl Into<std::ffi::OsString>) -> Self {
         self.env.push((key.to_owned(), value.into()));
         self
+    }
+
+    /// Goes by this wall clock.
+    pub fn clock(self, clock: &WallClock) -> Self {
+        clock.env().into_iter().fold(self, |redis, (k, v)| redis.env(k, v))
     }
 
     /// Speaks TLS on its port, and plainly on its Unix socket.
