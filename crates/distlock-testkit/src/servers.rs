@@ -7,15 +7,18 @@
 //! | a redis-server | [`Redis`], or [`redis`] for a plain one |
 //! | a redis-server with TLS | [`Certs`] and [`Redis::tls`] |
 //! | a server whose wall clock moves | [`WallClock`] and [`Redis::clock`] |
+//! | a primary, replicas and sentinels | [`Sentinels`] |
 //! | talking to one without a client | [`raw`], [`Wire`], [`Reply`] |
 //! | what is no server at all | [`Imposter`] |
 
+mod eventually;
 mod imposter;
 mod port;
 mod process;
 mod program;
 mod redis;
 mod resp;
+mod sentinels;
 mod tls;
 mod wallclock;
 
@@ -25,5 +28,6 @@ pub use process::Server;
 pub use program::Program;
 pub use redis::{Redis, redis};
 pub use resp::{Reply, Wire, raw};
+pub use sentinels::Sentinels;
 pub use tls::Certs;
 pub use wallclock::WallClock;

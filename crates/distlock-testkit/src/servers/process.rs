@@ -132,6 +132,12 @@ impl Server {
             && self.program.answers(self.port.number(), self.dir.path()).await
     }
 
+    /// Whether its process is there; one that is paused is.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.process().as_mut().is_some_and(|p| matches!(p.try_wait(), Ok(None)))
+    }
+
     fn pid(&self) -> Option<Pid> {
         let id = self.process().as_ref().map(Child::id)?;
         Pid::from_raw(i32::try_from(id).ok()?)
