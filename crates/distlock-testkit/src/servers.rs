@@ -8,9 +8,11 @@
 //! | a redis-server with TLS | [`Certs`] and [`Redis::tls`] |
 //! | a server whose wall clock moves | [`WallClock`] and [`Redis::clock`] |
 //! | a primary, replicas and sentinels | [`Sentinels`] |
+//! | a Redis Cluster | [`Cluster`], [`Migration`] |
 //! | talking to one without a client | [`raw`], [`Wire`], [`Reply`] |
 //! | what is no server at all | [`Imposter`] |
 
+mod cluster;
 mod eventually;
 mod imposter;
 mod port;
@@ -22,6 +24,7 @@ mod sentinels;
 mod tls;
 mod wallclock;
 
+pub use cluster::{Cluster, Migration};
 pub use imposter::Imposter;
 pub use port::Port;
 pub use process::Server;

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use distlock_core::Error;
 
-use super::{Program, Server, WallClock};
+use super::{Port, Program, Server, WallClock};
 
 /// What a redis that is up says to `PING`: also that it wants a password first.
 const UP: &[&[u8]] = &[b"+PONG", b"-NOAUTH", b"-NOPERM"];
@@ -29,6 +30,8 @@ pub struct Redis {
     config: Option<String>,
     env: Vec<(String, std::ffi::OsString)>,
     tls: bool,
+    /// Claimed for as long as the server may start again.
+    bus: Option<Arc<Port>>,
 }
 
 impl Redis {
@@ -118,12 +121,20 @@ impl Redis {
         self.unix_socket()
     }
 
+    /// Talks to other nodes of its cluster on this port.
+    pub(super) fn bus(mut self, port: Arc<Port>) -> Self {
+        self = self.arg("cluster-port", &port.number().to_string());
+        self.bus = Some(port);
+        self
+    }
+
     /// The program with these options.
     #[must_use]
     pub fn program(self) -> Program {
-        let Self { options, lists, users, config, env, tls } = self;
+        let Self { options, lists, users, config, env, tls, bus } = self;
         let has_config = config.is_some();
         let args = move |port: u16, dir: &std::path::Path| {
+            let _claimed = &bus;
             let mut args: Vec<String> =
                 if has_config { vec!["redis.conf".to_owned()] } else { Vec::new() };
             let mut put = |option: &str, value: &str| {
