@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::{Clock, Error, Kind};
+use distlock_core::{Clock, Error};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
@@ -33,8 +33,8 @@ impl Server {
     /// Starts a private copy and waits until it answers.
     ///
     /// # Errors
-    /// [`Kind::Unsupported`] when the program is not installed, with a hint that names the
-    /// package; [`Kind::Store`] when it does not come up, with what it said.
+    /// [`Kind::Unsupported`](distlock_core::Kind::Unsupported) when the program is not installed, with a hint that names the
+    /// package; [`Kind::Store`](distlock_core::Kind::Store) when it does not come up, with what it said.
     ///
     /// # Cancel safety
     /// Dropping the future kills what was started.
@@ -226,7 +226,7 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::Arc;
 
-    use distlock_core::engine;
+    use distlock_core::{Kind, engine};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 

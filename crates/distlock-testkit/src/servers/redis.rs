@@ -8,6 +8,8 @@ use distlock_core::Error;
 
 use super::{Port, Program, Server, WallClock};
 
+mod disk;
+
 /// What a redis that is up says to `PING`: also that it wants a password first.
 const UP: &[&[u8]] = &[b"+PONG", b"-NOAUTH", b"-NOPERM"];
 /// The socket's name in the data directory.
