@@ -94,20 +94,46 @@ impl Cluster {
     /// Asks only.
     pub async fn serving(&self, slot: u16) -> Result<usize, Error> {
         for (i, node) in self.nodes.iter().enumerate().filter(|(_, n)| n.is_running()) {
-            let slots = tell(node, &["CLUSTER", "SLOTS"]).await?;
-            let mine = |range: &Reply| {
-                let part = range.list();
-                let number = |i: usize| part.get(i).and_then(Reply::int).unwrap_or(-1);
-                let port = part.get(2).and_then(|owner| owner.list().get(1)?.int());
-                (number(0)..=number(1)).contains(&i64::from(slot))
-                    && port == Some(i64::from(node.addr().port()))
-            };
-            if slots.list().iter().any(mine) {
+            if self.owner(node, slot).await? == Some(i) {
                 return Ok(i);
             }
         }
         Err(Error::new(Kind::Store, format!("no node of the cluster serves slot {slot}"))
             .with_hint("its node was killed: bring it back, or give the primaries replicas"))
+    }
+
+    /// Waits until every node that runs knows that another than this serves a slot, and which:
+    /// a replica that took over knows it first.
+    ///
+    /// # Errors
+    /// When nobody takes over.
+    ///
+    /// # Cancel safety
+    /// Asks only.
+    pub async fn failed_over(&self, slot: u16, from: usize) -> Result<usize, Error> {
+        eventually("a replica takes over", async || {
+            let next = self.serving(slot).await.map_err(|e| e.to_string())?;
+            for node in self.nodes.iter().filter(|n| n.is_running()) {
+                let owner = self.owner(node, slot).await.map_err(|e| e.to_string())?;
+                if next == from || owner != Some(next) {
+                    return Err(format!("node {next} serves, and one knows of {owner:?}"));
+                }
+            }
+            has(&self.nodes[next], &["CLUSTER", "INFO"], "cluster_state:ok").await?;
+            Ok(next)
+        })
+        .await
+    }
+
+    /// Who serves a slot in the eyes of one node.
+    async fn owner(&self, node: &Server, slot: u16) -> Result<Option<usize>, Error> {
+        let slots = tell(node, &["CLUSTER", "SLOTS"]).await?;
+        let port = slots.list().iter().find_map(|range| {
+            let [first, last, owner, ..] = range.list() else { return None };
+            let has = (first.int()?..=last.int()?).contains(&i64::from(slot));
+            owner.list().get(1)?.int().filter(|_| has)
+        });
+        Ok(self.nodes.iter().position(|n| Some(i64::from(n.addr().port())) == port))
     }
 
     /// Moves a slot and its keys to another node, as an operator does who makes room.

@@ -6,7 +6,7 @@ use distlock_core::{Clock, Error, Kind};
 
 /// Elections and hand-shakes take a few seconds; on a busy machine, several times that.
 const PATIENCE: Duration = Duration::from_secs(40);
-const BETWEEN: Duration = Duration::from_millis(20);
+const BETWEEN: Duration = Duration::from_millis(50);
 
 /// Asks until there is a value; `Err` of the question says what is still amiss.
 pub(super) async fn eventually<T>(
