@@ -15,6 +15,7 @@
 mod cluster;
 mod eventually;
 mod imposter;
+mod offspring;
 mod port;
 mod process;
 mod program;

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
 use super::Program;
+use super::offspring;
 use super::port::{Port, is_free, is_listened_on_by};
 
 /// How long a server may take until it answers.
@@ -158,8 +159,12 @@ impl Server {
         }
     }
 
-    /// Kills it at once, as a power cut would end it.
+    /// Kills it at once, and what it forked, as a power cut would end them.
     pub fn kill(&self) {
+        self.pause();
+        if let Some(pid) = self.pid() {
+            offspring::kill(pid);
+        }
         if let Some(mut child) = self.process().take() {
             let _ = child.kill();
             let _ = child.wait();
