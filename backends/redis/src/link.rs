@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use distlock_core::{Clock, Error};
+use tokio::sync::Semaphore;
 
 use crate::address::{Address, Entry};
 use crate::epoch::{self, Quarantine};
 use crate::facts::{Facts, SECTIONS};
 use crate::options::RedisOptions;
 use crate::wire::{Fault, Hears, Wire};
+
+const ROOM: usize = 128;
 
 /// How a connection is entered.
 pub(crate) struct Terms<'a> {
@@ -29,6 +32,9 @@ pub(crate) struct Link {
     pub(crate) address: Address,
     /// Where it can be told things.
     pub(crate) via: String,
+    /// How many may ask for locks at once: a call under way is larger than a waiter, and ten
+    /// thousand who begin to wait together should not cost ten thousand of them.
+    pub(crate) room: Semaphore,
     epoch: String,
     quarantine: Option<Quarantine>,
 }
@@ -50,7 +56,8 @@ impl Link {
         }
         wire.subscribe(via).await.map_err(|fault| at(fault.told()))?;
         let (address, via, epoch) = (address.clone(), via.to_owned(), facts.epoch());
-        Ok(Self { wire, address, via, epoch, quarantine })
+        let room = Semaphore::new(ROOM);
+        Ok(Self { wire, address, via, room, epoch, quarantine })
     }
 
     /// How long nothing may be granted here, and why.

@@ -78,6 +78,17 @@ impl Redis {
         move |e| e.during(what).lock(lock).store(&self.site)
     }
 
+    async fn ask(&self, keys: Keys, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
+        let make = |link: &Link| moves::acquire(&keys, ask, wait, &link.via, COUNTED);
+        let (value, link) = self.router.play(&keys, make).await?;
+        let answer = moves::acquired(&value).and_then(answer::acquired)?;
+        if let Answer::Granted { left, .. } = &answer {
+            // An error says that the outcome is unknown, and whoever asked cancels.
+            self.replicated(&link, *left).await?;
+        }
+        Ok(answer)
+    }
+
     /// Waits for the replicas that were asked for.
     async fn replicated(&self, link: &Link, ttl: Duration) -> Result<(), Error> {
         replicas::wait(link, self.shared.options.replicas, ttl).await
@@ -153,22 +164,13 @@ impl LeaseStore for Redis {
     }
 
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
-        let (keys, told) = (Keys::of(&ask.lock), self.told("acquire", &ask.lock));
-        let link = self.router.link(&keys).await.map_err(&told)?;
+        let keys = Keys::of(&ask.lock);
+        let link = self.router.link(&keys).await.map_err(self.told("acquire", &ask.lock))?;
         if let Some((left, why)) = link.quarantined(&self.shared.clock) {
             return Ok(Answer::NotYet { left, why });
         }
-        drop(link);
-        let make = |link: &Link| moves::acquire(&keys, ask, wait_lease, &link.via, COUNTED);
-        let (value, link) = self.router.play(&keys, make).await.map_err(&told)?;
-        let answer = moves::acquired(&value).and_then(answer::acquired).map_err(&told)?;
-        if let Answer::Granted { left, .. } = &answer
-            && let Err(e) = Box::pin(self.replicated(&link, *left)).await
-        {
-            // The error says that the outcome is unknown, and whoever asked cancels.
-            return Err(told(e));
-        }
-        Ok(answer)
+        let _room = link.room.acquire().await;
+        Box::pin(self.ask(keys, ask, wait_lease)).await.map_err(self.told("acquire", &ask.lock))
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {

@@ -99,10 +99,13 @@ impl Wire {
 
     /// Sends one command.
     pub(crate) async fn send(&self, cmd: &Cmd) -> Result<Value, Fault> {
-        // A handle of its own: the crate wants it mutable, and a clone is two counters.
-        let mut connection = self.connection.clone();
-        let call = connection.send_packed_command(cmd);
-        self.bounded(async { call.await?.extract_error() }).await
+        // In boxes, because what the crate makes of it is large.
+        let call = async {
+            // A handle of its own: the crate wants it mutable, and a clone is two counters.
+            let mut connection = self.connection.clone();
+            Box::pin(connection.send_packed_command(cmd)).await?.extract_error()
+        };
+        self.bounded(Box::pin(call)).await
     }
 
     /// Sends a command that an ASK redirection leads here, after the word that admits it.
@@ -110,12 +113,13 @@ impl Wire {
         let mut both = redis::pipe();
         both.cmd("ASKING").ignore().add_command(cmd);
         let mut connection = self.connection.clone();
-        let call = connection.send_packed_commands(&both, 0, 2);
+        let call = Box::pin(connection.send_packed_commands(&both, 0, 2));
         self.bounded(async { call.await?.pop().unwrap_or_default().extract_error() }).await
     }
 
     /// Runs a script: by its hash, and with its text if the server has not seen it.
     pub(crate) async fn run(&self, call: &Call, asking: bool) -> Result<Value, Fault> {
+        tracing::trace!(script = call.script.name, keys = call.keys.len(), asking, "call");
         let first = match asking {
             true => Box::pin(self.send_asking(call.by_sha())).await,
             false => self.send(&call.by_sha()).await,

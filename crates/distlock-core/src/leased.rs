@@ -126,7 +126,8 @@ impl<S: LeaseStore> Inner<S> {
         loop {
             let sent = self.clock().now();
             // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
-            let answer = Box::pin(self.bounded(self.store.acquire(ask, Some(wait_lease)))).await;
+            let call = Box::pin(self.store.acquire(ask, Some(wait_lease)));
+            let answer = Box::pin(self.bounded(call)).await;
             let again = match self.judge(ask, &joined.entry, &mut wait, sent, answer, seen)? {
                 Verdict::Granted(grant) => return Ok(Attempt::Granted(grant)),
                 Verdict::Again(at) => at.min(until),
