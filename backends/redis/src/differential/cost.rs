@@ -70,7 +70,7 @@ async fn hand_over(scene: &mut Scene, waiters: usize) -> f64 {
             let calls = [moves::release(&keys, &last.req, true), join(next)];
             let replies = scene.send(&calls).await;
             cost += scene.spent().await - before;
-            let reply = moves::acquired(&replies[1]).unwrap();
+            let reply = moves::acquired(&replies[1], TTL).unwrap();
             let distlock_core::state::Reply::Granted { waiters: behind, .. } = reply else {
                 panic!("not the next in line: {reply:?}");
             };

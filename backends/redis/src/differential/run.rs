@@ -164,7 +164,7 @@ impl<'a> Run<'a> {
                 let via = VIAS[moved.unwrap_or(self.slots[*slot].via)];
                 let wait = wait.map(ms);
                 let call = moves::acquire(&self.keys(*slot), &ask, wait, via, trusted);
-                let (got, states) = self.real(call, moves::acquired).await;
+                let (got, states) = self.real(call, |v| moves::acquired(v, ask.ttl)).await;
                 let op = Op::Acquire { claim: Claim::of(&ask, via), wait };
                 let want = self.oracle.expect(self.slots[*slot].lock, &op, via, self.now);
                 (vec![got], vec![want], states)

@@ -103,10 +103,20 @@ fn acquired_of(items: &[Value]) -> Option<Reply> {
     })
 }
 
-/// The answer to an acquire.
-pub(crate) fn acquired(value: &Value) -> Result<Reply, Error> {
-    let Value::Array(items) = value else { return Err(odd("acquire", value)) };
-    acquired_of(items).ok_or_else(|| odd("acquire", value))
+/// The answer to an acquire for `ttl`. A lock that was free is answered by its token alone.
+pub(crate) fn acquired(value: &Value, ttl: Duration) -> Result<Reply, Error> {
+    let reply = match value {
+        Value::Int(n) => token(*n).map(|token| Reply::Granted {
+            token,
+            block: NonZeroU32::MIN,
+            remaining: ttl,
+            waiters: 0,
+            floor: token,
+        }),
+        Value::Array(items) => acquired_of(items),
+        _ => None,
+    };
+    reply.ok_or_else(|| odd("acquire", value))
 }
 
 /// The answers of a batch: two numbers each.

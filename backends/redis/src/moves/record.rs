@@ -97,7 +97,7 @@ fn state_of(record: &[u8]) -> Option<LockState> {
     let mut rest = Rest(record);
     rest.take::<1>()?;
     let (hi, delay_until) = (rest.micros()?, rest.time()?);
-    rest.bytes(4 + 4 + 4 * 8)?;
+    rest.bytes(4 + 4 + 6 * 8)?;
     let holds = rest.small()?;
     let [ring] = *rest.take()?;
     rest.bytes(usize::from(ring))?;

@@ -1,4 +1,5 @@
--- Answers {1, token, block, left, waiters, floor} granted, {2, ahead, left, holder…} in line,
+-- Answers the token alone if the lock was free, {1, token, block, left, waiters, floor} granted,
+-- {2, ahead, left, holder…} in line,
 -- {3, ahead, left, holder…} busy, {4, 0, permits} or {4, 1, mode} refused, {5, how} ended before.
 -- The holder is its token, age, what is left, and its claim.
 local req, asked, wait = ARGV[1], claim(ARGV[2]), tonumber(ARGV[3])
@@ -6,7 +7,7 @@ own, trusted = req, ARGV[4] == '1'
 open(1, v)
 drop_ended()
 local queuing = wait and hear(req, wait, asked.via)
-promote()
+settle()
 
 local function granted(h)
   local floor = h.token
@@ -81,7 +82,8 @@ local function acquire()
       if other.claim.via ~= '' then call('PUBLISH', other.claim.via, 'c' .. other.req .. H) end
     end
   end
-  join(req, asked, math.max(now, last_in_line() + 1), now + wait, false)
+  local alike = queued > deaf and tonumber(call('HGET', W, crowd(asked)) or 0) or 0
+  join(req, asked, latest < now and now or math.max(now, last_in_line() + 1), now + wait, alike)
   return standing(2, queued - 1)
 end
 

@@ -3,7 +3,7 @@ local token = tonumber(ARGV[1])
 trusted = ARGV[3] == '1'
 open(1, v)
 drop_ended()
-promote()
+settle()
 local taken, live = {}, {}
 for _, h in ipairs(holds) do
   if not token or (token >= h.token and token < h.token + h.block) then

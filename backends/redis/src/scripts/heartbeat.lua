@@ -10,7 +10,8 @@ for i = 3, #ARGV, 3 do
     drop_ended()
   end
   local c = hear(req, tonumber(ARGV[i + 2]), ARGV[2])
-  promote()
+  settle()
+  stirred = false
   local h = hold_of(req)
   if h and h.phase <= CLAIMED then
     out[#out + 1], out[#out + 2] = -1, 0

@@ -3,7 +3,7 @@ local req = ARGV[1]
 trusted = ARGV[2] == '1'
 open(1, v)
 drop_ended()
-promote()
+settle()
 
 local function release()
   local h, i = hold_of(req)

@@ -9,7 +9,7 @@ for i = 1, #KEYS / 5 do
   local done = false
   -- The usual case first: the one live hold is this one and nobody waits.
   if v then
-    local version, hi, _, queued, _, _, kept, _, _, n, ring, at = unpack('<BddI4I4ddddI4Bc0', v)
+    local version, _, _, queued, _, _, kept, _, _, _, _, n, _, at = unpack('<BddI4I4ddddddI4Bc0', v)
     if n == 1 and queued == 0 and version == 1 then
       local req, phase, expires = unpack('<c16Bd', v, at)
       local till = now + ARGV[2 * i + 1]

@@ -3,7 +3,7 @@ for _, i in ipairs(rest) do
   local at, req = 5 * i - 4, ARGV[2 * i]
   open(at, call('GET', KEYS[at]))
   drop_ended()
-  promote()
+  settle()
   local h = hold_of(req)
   if h and h.phase == HELD then
     h.expires = math.max(h.expires, now + ARGV[2 * i + 1])

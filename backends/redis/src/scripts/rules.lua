@@ -1,8 +1,8 @@
 -- The rules of a lock: the translation of LockState::step, function by function.
 --
 -- The record (H) is one string: version, highest token, delay, queued, of those deaf, tombstones
--- until, record kept until, line kept until, oldest of the ring, number of holds, the ring of
--- released requests (req, until), then the holds (req, phase, expires, granted, token, block,
+-- until, record kept until, line kept until, no deadline before, no place after, nothing of the ring
+-- over before, number of holds, the ring of released requests (req, until), then the holds (req, phase, expires, granted, token, block,
 -- since, deadline, claim). A claim is ttl, min_hold, lock_delay, mode, block, owner, via, label.
 -- The line is Q (req -> since, plus DEAF while passed over), D (req -> deadline) and W (req ->
 -- claim, and counts); Z holds the tombstones (req -> until). Times are microseconds.
@@ -11,8 +11,10 @@ local SECOND, MINUTE, HOUR, DAY = 1000000, 60000000, 3600000000, 86400000000
 local DEAF = 4000000000000000
 local RING, STONES, STEP = 8, 4096, 1000
 local H, Q, D, W, Z
-local hi, delay, queued, deaf, stones, kept, line_kept, oldest, ring, holds
+local hi, delay, queued, deaf, stones, kept, line_kept, soonest, latest, oldest, ring, holds
 local own, trusted
+-- Whether time or a voice has changed who can be promoted: every move leaves nobody behind who can.
+local stirred
 local silent = {}
 
 local function claim(blob)
@@ -24,13 +26,15 @@ end
 local function open(at, value)
   H, Q, D, W, Z = KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3], KEYS[at + 4]
   v = value
-  hi, delay, queued, deaf, stones, kept, line_kept, oldest, ring, holds = 0, 0, 0, 0, 0, 0, 0, 0, '', {}
+  hi, delay, queued, deaf, stones, kept, line_kept, soonest, latest, oldest, ring, holds =
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '', {}
   if not v then return end
   if string.byte(v) ~= 1 then
     error(redis.error_reply('DLLAYOUT ' .. H .. ' was written by a newer distlock'))
   end
   local _, n, pos
-  _, hi, delay, queued, deaf, stones, kept, line_kept, oldest, n, ring, pos = unpack('<BddI4I4ddddI4Bc0', v)
+  _, hi, delay, queued, deaf, stones, kept, line_kept, soonest, latest, oldest, n, ring, pos =
+    unpack('<BddI4I4ddddddI4Bc0', v)
   for i = 1, n do
     local h, blob = {}, nil
     h.req, h.phase, h.expires, h.granted, h.token, h.block, h.since, h.deadline, blob, pos =
@@ -51,7 +55,8 @@ local function close()
   end
   local fresh = kept < need + DAY
   if fresh then kept = need + DAY + HOUR end
-  parts[1] = pack('<BddI4I4ddddI4Bc0', 1, hi, delay, queued, deaf, stones, kept, line_kept, oldest, #holds, #ring, ring)
+  parts[1] = pack('<BddI4I4ddddddI4Bc0', 1, hi, delay, queued, deaf, stones, kept, line_kept, soonest, latest, oldest,
+    #holds, #ring, ring)
   local s = table.concat(parts)
   if fresh then
     call('SET', H, s, 'PXAT', (kept - kept % 1000) / 1000)
@@ -67,8 +72,15 @@ local function crowd(c)
   return k
 end
 
-local function less(field)
-  if call('HINCRBY', W, field, -1) <= 0 then call('HDEL', W, field) end
+-- Counts one less there, and takes the request's claim away with it.
+local function less(field, req)
+  local n = tonumber(call('HGET', W, field) or 0) - 1
+  if n > 0 then
+    call('HSET', W, field, n)
+    if req then call('HDEL', W, req) end
+  else
+    call('HDEL', W, field, req or field)
+  end
 end
 
 local function keep_line(till)
@@ -79,16 +91,23 @@ local function keep_line(till)
   call('PEXPIREAT', W, at)
 end
 
-local function join(req, c, since, deadline, unheard)
-  call('ZADD', Q, unheard and since + DEAF or since, req)
+-- Puts a waiter in line; `alike` is how many of its owner and mode are there already.
+local function join(req, c, since, deadline, alike)
+  call('ZADD', Q, alike and since or since + DEAF, req)
   call('ZADD', D, deadline, req)
-  call('HSET', W, req, c.blob)
-  if unheard then deaf = deaf + 1 else call('HINCRBY', W, crowd(c), 1) end
+  if alike then
+    call('HSET', W, req, c.blob, crowd(c), alike + 1)
+  else
+    call('HSET', W, req, c.blob)
+    deaf = deaf + 1
+  end
   if c.mode > 0 then
     call('HINCRBY', W, 'p', 1)
     call('HSET', W, 'n', c.mode)
   end
   if queued == 0 or deadline > line_kept then keep_line(deadline) end
+  if queued == 0 or deadline < soonest then soonest = deadline end
+  latest = math.max(latest, since)
   queued = queued + 1
 end
 
@@ -101,8 +120,12 @@ local function strike(req, c, unheard)
   if queued == 1 then return no_line() end
   call('ZREM', Q, req)
   call('ZREM', D, req)
-  call('HDEL', W, req)
-  if unheard then deaf = deaf - 1 else less(crowd(c)) end
+  if unheard then
+    call('HDEL', W, req)
+    deaf = deaf - 1
+  else
+    less(crowd(c), req)
+  end
   if c.mode > 0 then less('p') end
   queued = queued - 1
 end
@@ -116,20 +139,24 @@ local function quit(req)
 end
 
 local function drop_ended()
+  stirred = delay > 0
   local live = {}
   for _, h in ipairs(holds) do
     if h.expires > now then
       live[#live + 1] = h
     elseif h.phase == CLAIMED then
-      if h.deadline > now then join(h.req, h.claim, h.since, h.deadline, true) end
+      if h.deadline > now then join(h.req, h.claim, h.since, h.deadline) end
     elseif h.phase ~= LINGERING and h.claim.after > 0 then
       delay = math.max(delay, h.expires + h.claim.after)
     end
   end
+  stirred = stirred or #live < #holds
   holds = live
-  if queued == 0 then return end
+  if queued == 0 or soonest > now then return end
+  stirred = true
   if line_kept <= now then return no_line() end -- every deadline in it is past
   for _, req in ipairs(call('ZRANGEBYSCORE', D, '-inf', now, 'LIMIT', 0, STEP)) do quit(req) end
+  if queued > 0 then soonest = tonumber(call('ZRANGE', D, 0, 0, 'WITHSCORES')[2] or 0) end
 end
 
 local function hold_of(req)
@@ -144,31 +171,34 @@ local function reachable(c, via)
   return claim(string.sub(c.blob, 1, head) .. via .. string.sub(c.blob, head + #c.via + 1))
 end
 
+-- Hears of a request; answers its claim if it is in line.
 local function hear(req, wait, via)
-  local blob = queued > 0 and call('HGET', W, req)
-  if blob then
-    local c = claim(blob)
-    if c.via ~= via then
-      c = reachable(c, via)
-      call('HSET', W, req, c.blob)
-    end
-    call('ZADD', D, 'GT', now + wait, req)
-    if now + wait > line_kept then keep_line(now + wait) end
-    if deaf > 0 then
-      local since = tonumber(call('ZSCORE', Q, req) or 0)
-      if since >= DEAF then
-        call('ZADD', Q, since - DEAF, req)
-        call('HINCRBY', W, crowd(c), 1)
-        deaf = deaf - 1
-      end
-    end
-    return c
-  end
   local h = hold_of(req)
-  if h and h.phase == CLAIMED then
+  if h then
+    if h.phase ~= CLAIMED then return end
     h.deadline = math.max(h.deadline, now + wait)
     if h.claim.via ~= via then h.claim = reachable(h.claim, via) end
+    return
   end
+  local blob = queued > 0 and call('HGET', W, req)
+  if not blob then return end
+  local c = claim(blob)
+  if c.via ~= via then
+    c = reachable(c, via)
+    call('HSET', W, req, c.blob)
+  end
+  call('ZADD', D, 'GT', now + wait, req)
+  if now + wait > line_kept then keep_line(now + wait) end
+  if deaf > 0 then
+    local since = tonumber(call('ZSCORE', Q, req) or 0)
+    if since >= DEAF then
+      call('ZADD', Q, since - DEAF, req)
+      call('HINCRBY', W, crowd(c), 1)
+      deaf = deaf - 1
+      stirred = true
+    end
+  end
+  return c
 end
 
 -- The hold that lets a claim in as a re-entry.
@@ -234,7 +264,7 @@ local function first_again()
     for _, req in ipairs(call('ZRANGE', Q, from, math.min(from + 100, queued - deaf) - 1)) do
       local blob = call('HGET', W, req)
       local c = blob and claim(blob)
-      if c and owners[crowd(c)] then return req, c end
+      if c and owners[crowd(c)] then return req, c, tonumber(call('ZSCORE', Q, req)) end
     end
     from = from + 100
   end
@@ -245,23 +275,23 @@ local function first_in_line()
   for _, h in ipairs(holds) do
     if h.claim.mode == 0 then return end
   end
-  local req = call('ZRANGE', Q, 0, 0)[1]
+  local head = call('ZRANGE', Q, 0, 0, 'WITHSCORES')
+  local req = head[1]
   local blob = req and call('HGET', W, req)
   if not blob then return no_line() end -- somebody deleted some of our keys: begin anew
   local c = claim(blob)
-  if fits(c.mode) then return req, c end
+  if fits(c.mode) then return req, c, tonumber(head[2]) end
 end
 
 -- Grants the head while it fits. A waiter who cannot be told keeps its place, passed over until it
 -- is heard of; its tokens are used up, as if it had held for a moment.
 local function promote()
-  local tries = 0
-  while queued > deaf and tries < STEP do
-    tries = tries + 1
-    local req, c = first_again()
-    if not req then req, c = first_in_line() end
+  for _ = 1, STEP do
+    if queued == deaf then return end
+    local req, c, since = first_again()
+    if not req then req, c, since = first_in_line() end
     if not req then return end
-    local since, deadline = tonumber(call('ZSCORE', Q, req)), tonumber(call('ZSCORE', D, req) or 0)
+    local deadline = tonumber(call('ZSCORE', D, req) or 0)
     if deadline <= now then
       strike(req, c, false)
     elseif reached(req, c.via) then
@@ -274,6 +304,11 @@ local function promote()
       deaf = deaf + 1
     end
   end
+  soonest = 0 -- so that the next move goes on
+end
+
+local function settle()
+  if stirred then promote() end
 end
 
 -- How a request ended: 0 released, 1 cancelled; nothing while it has not.
@@ -299,6 +334,12 @@ local function spend(req, how, from)
     call('ZADD', Z, till, req)
     call('ZREMRANGEBYRANK', Z, 0, -STONES - 1)
     call('PEXPIREAT', Z, (stones - stones % 1000) / 1000 + 60000)
+    return
+  end
+  if not before and (#ring < 24 * RING or oldest > now) then
+    if ring == '' then oldest = till end
+    oldest = math.min(oldest, till)
+    ring = (#ring < 24 * RING and ring or string.sub(ring, 25)) .. pack('<c16d', req, till)
     return
   end
   local still = {}
