@@ -65,7 +65,7 @@ pub(super) fn mode_of(n: i32) -> Option<Mode> {
 /// A claim of a request.
 pub(super) fn claim_of(req: ReqId, blob: &[u8]) -> Option<Claim> {
     let mut rest = Rest(blob);
-    let (ttl, min_hold, lock_delay) = (rest.duration()?, rest.duration()?, rest.duration()?);
+    let (min_hold, ttl, lock_delay) = (rest.duration()?, rest.duration()?, rest.duration()?);
     let mode = mode_of(rest.take().map(|b| i32::from_le_bytes(*b))?)?;
     let block = NonZeroU32::new(rest.small()?)?;
     let owner = Owner::named(rest.text()?).ok()?;
@@ -75,11 +75,11 @@ pub(super) fn claim_of(req: ReqId, blob: &[u8]) -> Option<Claim> {
 }
 
 fn hold_of(rest: &mut Rest<'_>) -> Option<Hold> {
+    let (token, block) = (rest.micros()?, rest.small()?);
+    let (since, deadline) = (rest.time()?, rest.time()?);
     let req = ReqId::from_bytes(*rest.take()?);
     let [phase] = *rest.take()?;
-    let (expires, granted, token) = (rest.time()?, rest.time()?, rest.micros()?);
-    let block = rest.small()?;
-    let (since, deadline) = (rest.time()?, rest.time()?);
+    let (expires, granted) = (rest.time()?, rest.time()?);
     let phase = match phase {
         0 => Phase::Held,
         1 => Phase::Claimed { since, deadline },
@@ -95,12 +95,13 @@ fn hold_of(rest: &mut Rest<'_>) -> Option<Hold> {
 /// A lock's state without its line and its memories of spent requests.
 fn state_of(record: &[u8]) -> Option<LockState> {
     let mut rest = Rest(record);
-    rest.take::<1>()?;
-    let (hi, delay_until) = (rest.micros()?, rest.time()?);
-    rest.bytes(4 + 4 + 6 * 8)?;
+    rest.bytes(1 + 4)?; // the version; how many wait
     let holds = rest.small()?;
+    rest.bytes(8)?;
     let [ring] = *rest.take()?;
     rest.bytes(usize::from(ring))?;
+    let (hi, delay_until) = (rest.micros()?, rest.time()?);
+    rest.bytes(4 + 5 * 8)?;
     let holds = (0..holds).map(|_| hold_of(&mut rest)).collect::<Option<Vec<_>>>()?;
     Some(LockState { holds, hi, delay_until, ..LockState::default() })
 }

@@ -1,10 +1,11 @@
 -- The rules of a lock: the translation of LockState::step, function by function.
 --
--- The record (H) is one string: version, highest token, delay, queued, of those deaf, tombstones
--- until, record kept until, line kept until, no deadline before, no place after, nothing of the ring
--- over before, number of holds, the ring of released requests (req, until), then the holds (req, phase, expires, granted, token, block,
--- since, deadline, claim). A claim is ttl, min_hold, lock_delay, mode, block, owner, via, label.
--- The line is Q (req -> since, plus DEAF while passed over), D (req -> deadline) and W (req ->
+-- The record (H) is one string. First what a release changes: version, how many are queued, number
+-- of holds, nothing of the ring is over before, the ring of released requests (req, until). Then:
+-- highest token, delay until, how many of the queued are deaf, tombstones until, line kept until, no
+-- deadline before, no place after, record kept until. Then the holds: token, block, since, deadline,
+-- req, phase, expires, granted, claim. A claim is min_hold, ttl, lock_delay, mode, block, owner, via,
+-- label. The line is Q (req -> since, plus DEAF while passed over), D (req -> deadline) and W (req ->
 -- claim, and counts); Z holds the tombstones (req -> until). Times are microseconds.
 local HELD, CLAIMED, LINGERING, REVOKED = 0, 1, 2, 3
 local SECOND, MINUTE, HOUR, DAY = 1000000, 60000000, 3600000000, 86400000000
@@ -19,7 +20,7 @@ local silent = {}
 
 local function claim(blob)
   local c = {blob = blob}
-  c.ttl, c.min, c.after, c.mode, c.block, c.owner, c.via = unpack('<dddi4I4ss', blob)
+  c.min, c.ttl, c.after, c.mode, c.block, c.owner, c.via = unpack('<dddi4I4ss', blob)
   return c
 end
 
@@ -33,12 +34,12 @@ local function open(at, value)
     error(redis.error_reply('DLLAYOUT ' .. H .. ' was written by a newer distlock'))
   end
   local _, n, pos
-  _, hi, delay, queued, deaf, stones, kept, line_kept, soonest, latest, oldest, n, ring, pos =
-    unpack('<BddI4I4ddddddI4Bc0', v)
+  _, queued, n, oldest, ring, hi, delay, deaf, stones, line_kept, soonest, latest, kept, pos =
+    unpack('<BI4I4dBc0ddI4ddddd', v)
   for i = 1, n do
     local h, blob = {}, nil
-    h.req, h.phase, h.expires, h.granted, h.token, h.block, h.since, h.deadline, blob, pos =
-      unpack('<c16BdddI4ddHc0', v, pos)
+    h.token, h.block, h.since, h.deadline, h.req, h.phase, h.expires, h.granted, blob, pos =
+      unpack('<dI4ddc16BddHc0', v, pos)
     h.claim = claim(blob)
     holds[i] = h
   end
@@ -49,14 +50,13 @@ local function close()
   local parts, need = {''}, math.max(now, hi, stones)
   for _, h in ipairs(holds) do
     need = math.max(need, h.expires)
-    parts[#parts + 1] = pack('<c16BdddI4ddH', h.req, h.phase, h.expires, h.granted, h.token, h.block, h.since,
-      h.deadline, #h.claim.blob)
-    parts[#parts + 1] = h.claim.blob
+    parts[#parts + 1] = pack('<dI4ddc16BddHc0', h.token, h.block, h.since, h.deadline, h.req, h.phase, h.expires,
+      h.granted, #h.claim.blob, h.claim.blob)
   end
   local fresh = kept < need + DAY
   if fresh then kept = need + DAY + HOUR end
-  parts[1] = pack('<BddI4I4ddddddI4Bc0', 1, hi, delay, queued, deaf, stones, kept, line_kept, soonest, latest, oldest,
-    #holds, #ring, ring)
+  parts[1] = pack('<BI4I4dBc0ddI4ddddd', 1, queued, #holds, oldest, #ring, ring, hi, delay, deaf, stones, line_kept,
+    soonest, latest, kept)
   local s = table.concat(parts)
   if fresh then
     call('SET', H, s, 'PXAT', (kept - kept % 1000) / 1000)
