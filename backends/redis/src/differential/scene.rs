@@ -6,7 +6,7 @@ use distlock_core::FullName;
 use distlock_core::state::LockState;
 use distlock_testkit::servers::{self, Server};
 use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, Connection, ConnectionLike, Value};
+use redis::{Client, Cmd, Connection, Value};
 
 use crate::call::{Call, Script};
 use crate::keys::Keys;

@@ -8,10 +8,10 @@ use distlock_core::state::{Claim, Hold, LockState, Micros, Phase, Waiter};
 use distlock_core::{Error, Kind, Label, Mode, Owner, ReqId};
 use redis::Value;
 
+use crate::scripts::DEAF;
+
 /// The layout this build writes and reads.
 const VERSION: u8 = 1;
-/// What is added to the place of a waiter that is passed over.
-const DEAF: f64 = 4e15;
 
 /// What is left to read.
 struct Rest<'a>(&'a [u8]);
@@ -126,8 +126,8 @@ fn line_of(places: &Value, deadlines: &Value, claims: &Value) -> Option<Vec<Wait
     let waiter = |(req, blob): (&[u8], &[u8])| {
         let (place, deadline) = (*places.get(req)?, *deadlines.get(req)?);
         let req = ReqId::from_bytes(req.try_into().ok()?);
-        let deaf = place >= DEAF;
-        let since = Micros(if deaf { place - DEAF } else { place } as u64);
+        let (place, deaf) = (place as u64, place as u64 >= DEAF);
+        let since = Micros(if deaf { place - DEAF } else { place });
         let claim = claim_of(req, blob)?;
         Some(Waiter { claim, since, deadline: Micros(deadline as u64), deaf })
     };

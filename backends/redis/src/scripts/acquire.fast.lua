@@ -2,7 +2,7 @@
 -- The usual case first, before anything is defined: nobody holds, nobody waits, nothing forbids it.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local v = call('GET', KEYS[1])
---@now
+@NOW
 do
   local version, queued, n, oldest, ring, hi, delay, deaf, stones, line_kept, soonest, latest, kept
   if v then
@@ -18,12 +18,12 @@ do
     local _, ttl, _, _, block = unpack('<dddi4I4', ARGV[2])
     local token = now
     if hi >= now then token = hi + 1 end
-    if block > 1 then block = math.min(block, math.max(1, now + 1000000 - token)) end
+    if block > 1 then block = math.min(block, math.max(1, now + @AHEAD - token)) end
     hi = token + block - 1
     local expires = now + ttl
-    local need = (expires > hi and expires or hi) + 86400000000
+    local need = (expires > hi and expires or hi) + @DAY
     local fresh = kept < need
-    if fresh then kept = need + 3600000000 end
+    if fresh then kept = need + @HOUR end
     v = pack('<BI4I4dBc0ddI4ddddddI4ddc16BddHc0', 1, 0, 1, oldest, #ring, ring, hi, delay, 0, stones, line_kept, soonest,
       latest, kept, token, block, 0, 0, ARGV[1], 0, expires, now, #ARGV[2], ARGV[2])
     if fresh then

@@ -1,7 +1,7 @@
 -- KEYS H Q D W Z of each lock. Answers the time, then for each lock its record and, where somebody
 -- waits, Q, D and W as they are.
 local call = redis.call
---@now
+@NOW
 local out = {now}
 for i = 1, #KEYS, 5 do
   local v = call('GET', KEYS[i])

@@ -1,7 +1,7 @@
 -- KEYS H Q D W Z of each lock    ARGV '1' if PUBLISH counts listeners, then req and ttl of each lock
 -- Answers two numbers for each: what is left and how many wait; or -1 gone, -2 revoked, and 0.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
---@now
+@NOW
 local v
 local out, rest = {}, {}
 for i = 1, #KEYS / 5 do
@@ -13,7 +13,7 @@ for i = 1, #KEYS / 5 do
     if n == 1 and queued == 0 and version == 1 then
       local kept, _, _, _, _, req, phase, expires = unpack('<ddI4ddc16Bd', v, at + 52)
       local till = now + ARGV[2 * i + 1]
-      if req == ARGV[2 * i] and phase == 0 and expires > now and till + 86400000000 <= kept then
+      if req == ARGV[2 * i] and phase == 0 and expires > now and till + @DAY <= kept then
         if till > expires then
           call('SETRANGE', KEYS[5 * i - 4], at + 104, pack('<d', till))
           expires = till
