@@ -6,6 +6,7 @@
 
 mod cost;
 mod examples;
+mod limits;
 mod oracle;
 mod run;
 mod scene;

@@ -206,3 +206,20 @@ impl Scripts {
 
 /// The scripts, on the server's clock.
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(Source::Server));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_in_production_knows_no_clock_but_the_servers() {
+        let s = &*SCRIPTS;
+        for script in
+            [&s.acquire, &s.heartbeat, &s.renew, &s.release, &s.cancel, &s.force, &s.inspect]
+        {
+            assert!(!script.code.contains("dl:"), "{}", script.name);
+            assert_eq!(script.code.matches("'TIME'").count(), 1, "{}", script.name);
+            assert!(!script.code.contains('@'), "{}", script.name);
+        }
+    }
+}

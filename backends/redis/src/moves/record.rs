@@ -109,11 +109,10 @@ fn state_of(record: &[u8]) -> Option<LockState> {
 /// Members or fields of a reply, each with what follows it.
 fn pairs(value: &Value) -> Option<impl Iterator<Item = (&[u8], &[u8])>> {
     let Value::Array(items) = value else { return None };
-    let bulk = |v| match v {
-        &Value::BulkString(ref b) => Some(b.as_slice()),
+    Some(items.chunks_exact(2).filter_map(|pair| match pair {
+        [Value::BulkString(a), Value::BulkString(b)] => Some((a.as_slice(), b.as_slice())),
         _ => None,
-    };
-    Some(items.chunks_exact(2).filter_map(move |p| Some((bulk(&p[0])?, bulk(&p[1])?))))
+    }))
 }
 
 fn scores(value: &Value) -> Option<HashMap<&[u8], f64>> {
