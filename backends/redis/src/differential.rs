@@ -5,6 +5,9 @@
 //! script within its own call; the specification is told so by [`Op::Withdraw`].
 
 mod cost;
+mod examples;
+mod limits;
 mod oracle;
+mod run;
 mod scene;
 mod sequences;

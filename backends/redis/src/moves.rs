@@ -15,9 +15,11 @@ use crate::keys::Keys;
 use crate::scripts::SCRIPTS;
 
 use encode::{claim, micros, number};
+#[allow(unused_imports)] // until the store is there
 pub(crate) use message::{Kind, Message};
 #[cfg(test)]
 pub(crate) use read::states;
+#[allow(unused_imports)] // until the store is there
 pub(crate) use read::{acquired, cancelled, forced, inspected, pulses, released, renewals};
 
 /// How many locks fit one call of [`renew`], [`heartbeat`] or [`inspect`]: few enough that other

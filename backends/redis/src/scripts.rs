@@ -2,10 +2,12 @@
 //! Lua, one script a move.
 //!
 //! Each script is put together from three parts: the usual case, which touches the record alone
-//! and stands before anything else is defined, because defining costs; the rules, shared by all;
-//! and the move itself.
+//! and stands before anything else is defined, because defining costs; of the rules what it needs;
+//! and the move itself. `@NAME` in their text is a number from here.
 
 use std::sync::LazyLock;
+
+use distlock_core::state::Rules;
 
 use crate::call::Script;
 
@@ -17,6 +19,57 @@ pub(crate) enum Source {
     /// A key that a test sets.
     #[cfg(test)]
     Key,
+}
+
+/// How many released requests a lock remembers: calls are hardly ever delivered twice.
+pub(crate) const RELEASED_CAP: usize = 8;
+/// What one remembered request takes.
+const RELEASED_BYTES: usize = 24;
+/// What is added to the place of a waiter that is passed over. It stands behind all others then,
+/// and the sum is still exact in a double.
+pub(crate) const DEAF: u64 = 4_000_000_000_000_000;
+/// At most so many waiters are dropped or tried in one call.
+const STEP: usize = 1000;
+
+/// The rules of this store.
+pub(crate) fn rules() -> Rules {
+    Rules { released_cap: RELEASED_CAP, ..Rules::default() }
+}
+
+/// What a name in the scripts stands for.
+fn value(name: &str, source: Source) -> String {
+    let rules = rules();
+    let number = match name {
+        "NOW" => return source.line().to_owned(),
+        "HELD" => 0,
+        "CLAIMED" => 1,
+        "LINGERING" => 2,
+        "REVOKED" => 3,
+        "CLAIM" => rules.claim.as_micros(),
+        "TOMBSTONE" => rules.tombstone.as_micros(),
+        "AHEAD" => rules.ahead.as_micros(),
+        "STONES" => rules.cancelled_cap as u128,
+        "RING" => RELEASED_CAP as u128,
+        "RINGBYTES" => (RELEASED_CAP * RELEASED_BYTES) as u128,
+        "DEAF" => u128::from(DEAF),
+        "STEP" => STEP as u128,
+        "HOUR" => 3_600_000_000,
+        "DAY" => 86_400_000_000,
+        other => unreachable!("the scripts speak of @{other}"),
+    };
+    number.to_string()
+}
+
+/// Fills in the names.
+fn fill(text: &str, source: Source) -> String {
+    let mut parts = text.split('@');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_uppercase()).unwrap_or(part.len());
+        out += &value(&part[..end], source);
+        out += &part[end..];
+    }
+    out
 }
 
 impl Source {
@@ -48,39 +101,125 @@ const FREES: &str = "#!lua flags=allow-oom\n";
 /// What only looks can run on a replica.
 const LOOKS: &str = "#!lua flags=no-writes\n";
 
-const RULES: &str = include_str!("scripts/rules.lua");
+macro_rules! text {
+    ($($part:literal),*) => {
+        &[$(include_str!(concat!("scripts/", $part, ".lua"))),*]
+    };
+}
 
 impl Scripts {
     /// Puts the scripts together.
     pub(crate) fn new(source: Source) -> Self {
         let script = |name, flags: &str, parts: &[&str]| {
-            let code = flags.to_owned() + &parts.concat().replace("--@now", source.line());
-            Script::new(name, code)
+            Script::new(name, flags.to_owned() + &fill(&parts.concat(), source))
         };
-        macro_rules! full {
-            ($name:literal, $flags:expr) => {
-                script(
-                    $name,
-                    $flags,
-                    &[
-                        include_str!(concat!("scripts/", $name, ".fast.lua")),
-                        RULES,
-                        include_str!(concat!("scripts/", $name, ".lua")),
-                    ],
-                )
-            };
-        }
         Self {
-            acquire: full!("acquire", GROWS),
-            heartbeat: full!("heartbeat", FREES),
-            renew: full!("renew", FREES),
-            release: full!("release", FREES),
-            cancel: full!("cancel", FREES),
-            force: full!("force", FREES),
-            inspect: script("inspect", LOOKS, &[include_str!("scripts/inspect.lua")]),
+            acquire: script(
+                "acquire",
+                GROWS,
+                text!(
+                    "acquire.fast",
+                    "rules/record",
+                    "rules/line",
+                    "rules/time",
+                    "rules/hear",
+                    "rules/promote",
+                    "rules/ended",
+                    "rules/place",
+                    "acquire"
+                ),
+            ),
+            heartbeat: script(
+                "heartbeat",
+                FREES,
+                text!(
+                    "heartbeat.fast",
+                    "rules/record",
+                    "rules/line",
+                    "rules/time",
+                    "rules/hear",
+                    "rules/promote",
+                    "rules/place",
+                    "heartbeat"
+                ),
+            ),
+            renew: script(
+                "renew",
+                FREES,
+                text!(
+                    "renew.fast",
+                    "rules/record",
+                    "rules/line",
+                    "rules/time",
+                    "rules/promote",
+                    "renew"
+                ),
+            ),
+            release: script(
+                "release",
+                FREES,
+                text!(
+                    "release.fast",
+                    "rules/record",
+                    "rules/line",
+                    "rules/time",
+                    "rules/promote",
+                    "rules/ended",
+                    "rules/spend",
+                    "rules/undo",
+                    "release"
+                ),
+            ),
+            cancel: script(
+                "cancel",
+                FREES,
+                text!(
+                    "cancel.fast",
+                    "rules/record",
+                    "rules/line",
+                    "rules/time",
+                    "rules/promote",
+                    "rules/ended",
+                    "rules/spend",
+                    "rules/undo",
+                    "cancel"
+                ),
+            ),
+            force: script(
+                "force",
+                FREES,
+                text!(
+                    "force.fast",
+                    "rules/record",
+                    "rules/line",
+                    "rules/time",
+                    "rules/promote",
+                    "rules/ended",
+                    "rules/spend",
+                    "force"
+                ),
+            ),
+            inspect: script("inspect", LOOKS, text!("inspect")),
         }
     }
 }
 
 /// The scripts, on the server's clock.
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(Source::Server));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_in_production_knows_no_clock_but_the_servers() {
+        let s = &*SCRIPTS;
+        for script in
+            [&s.acquire, &s.heartbeat, &s.renew, &s.release, &s.cancel, &s.force, &s.inspect]
+        {
+            assert!(!script.code.contains("dl:"), "{}", script.name);
+            assert_eq!(script.code.matches("'TIME'").count(), 1, "{}", script.name);
+            assert!(!script.code.contains('@'), "{}", script.name);
+        }
+    }
+}

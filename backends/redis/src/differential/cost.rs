@@ -1,1 +1,114 @@
-//! x
+//! What the moves cost the server, in microseconds of its own counting.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use distlock_core::seam::Ask;
+use distlock_core::state::Reply;
+use distlock_core::{Clock, FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId};
+
+use super::scene::Scene;
+use crate::keys::Keys;
+use crate::moves;
+
+const TTL: Duration = Duration::from_secs(600);
+const CYCLES: usize = 400;
+
+pub(super) fn ask(name: &str) -> Ask {
+    Ask {
+        lock: FullName { space: Namespace::new("").unwrap(), name: Name::new(name).unwrap() },
+        req: ReqId::random(),
+        owner: Owner::new(),
+        mode: Mode::Exclusive,
+        ttl: TTL,
+        patience: Patience::Forever,
+        min_hold: Duration::ZERO,
+        lock_delay: Duration::ZERO,
+        label: Label::of_this_process(),
+        block: NonZeroU32::MIN,
+    }
+}
+
+impl Scene {
+    /// The server's time in scripts so far, in microseconds.
+    async fn spent(&mut self) -> u64 {
+        let info: String =
+            redis::cmd("INFO").arg("commandstats").query_async(&mut self.link).await.unwrap();
+        let line = info.lines().find(|l| l.starts_with("cmdstat_evalsha:"));
+        let usec = line.and_then(|l| l.split("usec=").nth(1)?.split(',').next()?.parse().ok());
+        usec.unwrap_or(0) // no script has run yet
+    }
+}
+
+/// The time of a release and the confirmation by the next, with so many in line: the median,
+/// because a busy machine may take the server's processor away in the midst of a call.
+async fn hand_over(scene: &mut Scene, waiters: usize) -> u64 {
+    let name = format!("line of {waiters}");
+    let keys = Keys::of(&ask(&name).lock);
+    let mut line: VecDeque<Ask> = (0..=waiters).map(|_| ask(&name)).collect();
+    let join = |ask: &Ask| moves::acquire(&keys, ask, Some(TTL), "via-1", true);
+    for some in line.make_contiguous().chunks(500) {
+        scene.send(&some.iter().map(join).collect::<Vec<_>>()).await;
+    }
+    let mut costs = Vec::new();
+    for _ in 0..CYCLES {
+        let last = line.pop_front().unwrap();
+        let before = scene.spent().await;
+        let calls = [moves::release(&keys, &last.req, true), join(&line[0])];
+        let replies = scene.send(&calls).await;
+        costs.push(scene.spent().await - before);
+        let reply = moves::acquired(&replies[1], TTL).unwrap();
+        let Reply::Granted { waiters: behind, .. } = reply else {
+            panic!("not the next in line: {reply:?}");
+        };
+        assert_eq!(behind as usize, waiters - 1);
+        line.push_back(ask(&name));
+        scene.send(&[join(&line[waiters])]).await;
+    }
+    costs.sort_unstable();
+    costs[CYCLES / 2]
+}
+
+#[tokio::test]
+async fn a_line_of_ten_thousand_is_handed_over_as_cheaply_as_one_of_ten() {
+    let mut scene = Scene::new().await;
+    let few = hand_over(&mut scene, 10).await;
+    let many = hand_over(&mut scene, 10_000).await;
+    println!("hand-over: {few} us with 10 in line, {many} us with 10,000");
+    assert!(many < 2 * few, "{many} us with 10,000 in line, {few} us with 10");
+}
+
+/// Prints what the usual cases cost: `cargo test -p distlock-redis usual -- --ignored --nocapture`.
+#[tokio::test]
+#[ignore = "prints figures, judges nothing"]
+async fn the_usual_cases() {
+    let mut scene = Scene::new().await;
+    let mut best = [f64::MAX; 3];
+    for _ in 0..30 {
+        let asks: Vec<Ask> = (0..256).map(|i| ask(&format!("lock {i}"))).collect();
+        let keys: Vec<Keys> = asks.iter().map(|a| Keys::of(&a.lock)).collect();
+        let take = asks.iter().zip(&keys).map(|(a, k)| moves::acquire(k, a, None, "via-1", true));
+        let keep = asks.iter().zip(&keys).map(|(a, k)| (k.clone(), a.req, TTL)).collect::<Vec<_>>();
+        let give = asks.iter().zip(&keys).map(|(a, k)| moves::release(k, &a.req, true));
+        let moves = [take.collect::<Vec<_>>(), vec![moves::renew(&keep, true)], give.collect()];
+        for (slot, calls) in best.iter_mut().zip(moves) {
+            let before = scene.spent().await;
+            scene.send(&calls).await;
+            *slot = slot.min((scene.spent().await - before) as f64 / 256.0);
+        }
+    }
+    let due: Vec<_> = (0..50_000).map(|i| ask(&format!("lock {i}"))).collect();
+    let due: Vec<_> = due.iter().map(|a| (Keys::of(&a.lock), a.req, TTL)).collect();
+    let (clock, mut bytes) = (Clock::system(), 0);
+    let before = clock.now();
+    for some in due.chunks(moves::BATCH) {
+        bytes += moves::renew(some, true).by_sha().get_packed_command().len();
+    }
+    let took = clock.now().since(before);
+    println!("client: 50,000 renewals are {bytes} bytes, written in {took:?}");
+    println!(
+        "server: acquire {:.2} us, renew {:.2} us, release {:.2} us",
+        best[0], best[1], best[2]
+    );
+}

@@ -8,6 +8,7 @@ use distlock_core::ReqId;
 use distlock_core::state::{Effects, LockState, Micros, Now, Op, Phase, Reply, Rules};
 
 use super::scene::HEARD;
+use crate::scripts::rules;
 
 /// One message: kind, request, lock.
 pub(super) type Told = (u8, ReqId, usize);
@@ -21,8 +22,8 @@ pub(super) struct Oracle {
 
 impl Oracle {
     pub(super) fn new(locks: usize, trusted: bool) -> Self {
-        let rules = Rules { released_cap: 8, ..Rules::default() };
-        Self { states: vec![LockState::default(); locks], told: Vec::new(), trusted, rules }
+        let states = vec![LockState::default(); locks];
+        Self { states, told: Vec::new(), trusted, rules: rules() }
     }
 
     fn step(&mut self, lock: usize, op: &Op, own: Option<ReqId>, now: u64) -> Reply {

@@ -6,7 +6,7 @@ use distlock_core::FullName;
 use distlock_core::state::LockState;
 use distlock_testkit::servers::{self, Server};
 use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, Connection, ConnectionLike, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, Connection, Value};
 
 use crate::call::{Call, Script};
 use crate::keys::Keys;
@@ -40,7 +40,10 @@ impl Scene {
     pub(super) async fn new() -> Self {
         let server = Server::start(servers::redis()).await.expect("`cargo xtask setup`");
         let client = Client::open(format!("redis://{}", server.addr())).unwrap();
-        let mut link = client.get_multiplexed_async_connection().await.unwrap();
+        // A busy machine may let the server wait for longer than the client's half a second.
+        let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+        let link = client.get_multiplexed_async_connection_with_config(&patient).await;
+        let mut link = link.unwrap();
         for script in all(&SCRIPTS).into_iter().chain(all(&HELD)) {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(&script.code).exec_async(&mut link).await.unwrap();
@@ -66,6 +69,23 @@ impl Scene {
             pipe.query_async(&mut self.link).await.unwrap();
         assert_eq!(eternal, Vec::<String>::new(), "keys without an end");
         (reply, moves::states(&seen, &keys).unwrap())
+    }
+
+    /// Runs one move at one moment.
+    pub(super) async fn just(&mut self, now: u64, call: Call) {
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg("dl:clock").arg(now).arg("EX").arg(10_000).ignore();
+        pipe.add_command(held(call).by_sha());
+        pipe.exec_async(&mut self.link).await.unwrap();
+    }
+
+    /// Runs calls on the server's own clock, in one go.
+    pub(super) async fn send(&mut self, calls: &[Call]) -> Vec<Value> {
+        let mut pipe = redis::pipe();
+        for call in calls {
+            pipe.add_command(call.by_sha());
+        }
+        pipe.query_async(&mut self.link).await.unwrap()
     }
 
     pub(super) async fn run(&mut self, cmd: Cmd) -> Value {

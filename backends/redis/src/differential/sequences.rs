@@ -1,83 +1,42 @@
 //! Generated sequences.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
 
-use distlock_core::seam::{Ask, Force};
-use distlock_core::state::{Claim, LockState, Op, Reply};
-use distlock_core::{Error, FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId, Token};
+use distlock_core::Mode;
+use distlock_core::seam::Force;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use redis::Value;
 use tokio::runtime::Builder;
 
-use super::oracle::{Oracle, Told};
-use super::scene::{HEARD, Scene};
-use crate::keys::Keys;
-use crate::moves::{self, Kind, Message};
+use super::run::{LOCKS, Move, Run, Slot, VIAS};
+use super::scene::Scene;
 
-const LOCKS: [&str; 2] = ["a", "b {x}"];
 const SLOTS: usize = 9;
-const CASES: u32 = 300;
+const CASES: u32 = 700;
 const STEPS: usize = 60;
-/// Two that are listened to, one that is not, and none.
-const VIAS: [&str; 4] = ["via-1", "via-2", "deaf", ""];
-
-/// A request's properties; its id changes when it is taken up anew.
-#[derive(Clone, Debug)]
-struct Slot {
-    lock: usize,
-    owner: u8,
-    mode: Mode,
-    ttl: u64,
-    min_hold: u64,
-    lock_delay: u64,
-    block: u32,
-    via: usize,
-}
-
-#[derive(Clone, Debug)]
-enum Move {
-    /// `fresh` takes the slot up anew, under another id; `moved` listens elsewhere this once.
-    Acquire {
-        slot: usize,
-        wait: Option<u64>,
-        fresh: bool,
-        moved: Option<usize>,
-    },
-    Heartbeat {
-        slots: Vec<usize>,
-        wait: u64,
-        via: usize,
-    },
-    Renew {
-        slots: Vec<usize>,
-        ttl: u64,
-    },
-    /// `back` speaks of an earlier id of the slot.
-    Release {
-        slot: usize,
-        back: usize,
-    },
-    Cancel {
-        slot: usize,
-        back: usize,
-    },
-    /// With the token of the n-th hold, or of nobody, or without.
-    Force {
-        lock: usize,
-        token: Option<usize>,
-        how: Force,
-    },
-    Settle {
-        lock: usize,
-    },
-}
 
 fn millis() -> impl Strategy<Value = u64> {
     prop_oneof![3 => Just(0), 3 => 1..400u64, 2 => 400..3_000u64, 1 => 3_000..15_000u64,
         1 => Just(1_000), 1 => 15_000..70_000u64]
+}
+
+/// All kinds, or all alike: then they meet in one line, and few owners meet themselves.
+fn slots() -> impl Strategy<Value = Vec<Slot>> {
+    let alike = (vec(slot(), SLOTS), 1..4u8).prop_map(|(mut slots, owners)| {
+        let first = slots[0].clone();
+        for s in &mut slots {
+            (s.lock, s.mode, s.owner) = (first.lock, first.mode, s.owner % owners);
+        }
+        slots
+    });
+    let all = (vec(slot(), SLOTS), any::<bool>()).prop_map(|(mut slots, apart)| {
+        for (i, s) in slots.iter_mut().enumerate().filter(|_| apart) {
+            s.owner = i as u8;
+        }
+        slots
+    });
+    prop_oneof![2 => all, 1 => alike]
 }
 
 fn slot() -> impl Strategy<Value = Slot> {
@@ -124,196 +83,6 @@ fn some_move() -> impl Strategy<Value = Move> {
     ]
 }
 
-fn lock(i: usize) -> FullName {
-    FullName { space: Namespace::new("t").unwrap(), name: Name::new(LOCKS[i]).unwrap() }
-}
-
-struct Run<'a> {
-    scene: &'a mut Scene,
-    oracle: Oracle,
-    slots: Vec<Slot>,
-    /// The ids each slot has had, newest last.
-    ids: Vec<Vec<ReqId>>,
-    now: u64,
-    next: u128,
-}
-
-impl Run<'_> {
-    fn fresh(&mut self) -> ReqId {
-        self.next += 1;
-        ReqId::from_bytes(
-            self.next.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes(),
-        )
-    }
-
-    fn id(&self, slot: usize, back: usize) -> ReqId {
-        let ids = &self.ids[slot];
-        ids[ids.len().saturating_sub(1 + back)]
-    }
-
-    fn ask(&self, slot: usize) -> Ask {
-        let s = &self.slots[slot];
-        let ms = Duration::from_millis;
-        Ask {
-            lock: lock(s.lock),
-            req: self.id(slot, 0),
-            // One of thirteen letters: its count's field is as long as a request.
-            owner: Owner::named(format!("owner-{:07}", s.owner)).unwrap(),
-            mode: s.mode,
-            ttl: ms(s.ttl),
-            patience: Patience::Forever,
-            min_hold: ms(s.min_hold),
-            lock_delay: ms(s.lock_delay),
-            label: Label::new(format!("slot {slot}")),
-            block: NonZeroU32::new(s.block).unwrap(),
-        }
-    }
-
-    fn keys(&self, slot: usize) -> Keys {
-        Keys::of(&lock(self.slots[slot].lock))
-    }
-
-    async fn real<T>(
-        &mut self,
-        call: crate::call::Call,
-        read: impl Fn(&Value) -> Result<T, Error>,
-    ) -> (T, Vec<LockState>) {
-        let (value, states) = self.scene.step(self.now, call, &[lock(0), lock(1)]).await;
-        (read(&value).unwrap(), states)
-    }
-
-    async fn one(&mut self, what: &Move) {
-        let trusted = self.oracle.trusted;
-        let ms = Duration::from_millis;
-        let (got, want, states): (Vec<Reply>, Vec<Reply>, _) = match what {
-            Move::Acquire { slot, wait, fresh, moved } => {
-                let id = self.id(*slot, 0);
-                let known = |s: &LockState| {
-                    s.holds.iter().any(|h| h.claim.req == id)
-                        || s.queue.iter().any(|w| w.claim.req == id)
-                };
-                if *fresh && !self.oracle.states.iter().any(known) {
-                    let id = self.fresh();
-                    self.ids[*slot].push(id);
-                }
-                let ask = self.ask(*slot);
-                let via = VIAS[moved.unwrap_or(self.slots[*slot].via)];
-                let wait = wait.map(ms);
-                let call = moves::acquire(&self.keys(*slot), &ask, wait, via, trusted);
-                let (got, states) = self.real(call, moves::acquired).await;
-                let op = Op::Acquire { claim: Claim::of(&ask, via), wait };
-                let want = self.oracle.expect(self.slots[*slot].lock, &op, via, self.now);
-                (vec![got], vec![want], states)
-            }
-            Move::Heartbeat { slots, wait, via } => {
-                let due: Vec<_> =
-                    slots.iter().map(|s| (self.keys(*s), self.id(*s, 0), ms(*wait))).collect();
-                let call = moves::heartbeat(&due, VIAS[*via], trusted);
-                let (got, states) = self.real(call, |v| moves::pulses(v, due.len())).await;
-                let want = slots.iter().map(|s| {
-                    let op = Op::Heartbeat { req: self.id(*s, 0), wait: ms(*wait) };
-                    let lock = self.slots[*s].lock;
-                    (lock, op)
-                });
-                let ops: Vec<_> = want.collect();
-                let want = ops
-                    .iter()
-                    .map(|(lock, op)| self.oracle.expect(*lock, op, VIAS[*via], self.now))
-                    .collect();
-                (got, want, states)
-            }
-            Move::Renew { slots, ttl } => {
-                let due: Vec<_> =
-                    slots.iter().map(|s| (self.keys(*s), self.id(*s, 0), ms(*ttl))).collect();
-                let (got, states) =
-                    self.real(moves::renew(&due, trusted), |v| moves::renewals(v, due.len())).await;
-                // Those of the usual case are answered first.
-                let ops: Vec<_> = slots
-                    .iter()
-                    .map(|s| {
-                        let op = Op::Renew { req: self.id(*s, 0), ttl: ms(*ttl) };
-                        (self.slots[*s].lock, op)
-                    })
-                    .collect();
-                let want = ops
-                    .iter()
-                    .map(|(lock, op)| self.oracle.expect(*lock, op, "", self.now))
-                    .collect();
-                (got, want, states)
-            }
-            Move::Release { slot, back } => {
-                let req = self.id(*slot, *back);
-                let call = moves::release(&self.keys(*slot), &req, trusted);
-                let (got, states) = self.real(call, moves::released).await;
-                let lock = self.slots[*slot].lock;
-                let want = self.oracle.expect(lock, &Op::Release { req }, "", self.now);
-                (vec![got], vec![want], states)
-            }
-            Move::Cancel { slot, back } => {
-                let req = self.id(*slot, *back);
-                let call = moves::cancel(&self.keys(*slot), &req, trusted);
-                let (got, states) = self.real(call, moves::cancelled).await;
-                let lock = self.slots[*slot].lock;
-                let want = self.oracle.expect(lock, &Op::Cancel { req }, "", self.now);
-                (vec![got], vec![want], states)
-            }
-            Move::Force { lock: at, token, how } => {
-                let holds = &self.oracle.states[*at].holds;
-                let token = token.map(|i| match holds.get(i) {
-                    Some(h) => Token::new(h.token + u64::from(h.block) - 1).unwrap(),
-                    None => Token::MIN,
-                });
-                let call = moves::force(&Keys::of(&lock(*at)), token, *how, trusted);
-                let (got, states) = self.real(call, moves::forced).await;
-                let op = Op::Force { token, how: *how };
-                (vec![got], vec![self.oracle.expect(*at, &op, "", self.now)], states)
-            }
-            Move::Settle { lock: at } => {
-                // A heartbeat of somebody unknown lets time do its work, and nothing else.
-                let due = [(Keys::of(&lock(*at)), self.fresh(), ms(1))];
-                let call = moves::heartbeat(&due, "", trusted);
-                let (got, states) = self.real(call, |v| moves::pulses(v, 1)).await;
-                let op = Op::Heartbeat { req: due[0].1, wait: ms(1) };
-                (got, vec![self.oracle.expect(*at, &op, "", self.now)], states)
-            }
-        };
-        assert_eq!(got, want, "{what:?} at {}", self.now);
-        for (at, (real, spec)) in states.into_iter().zip(&self.oracle.states).enumerate() {
-            let mut spec = spec.clone();
-            spec.spent.clear(); // seen by what they forbid
-            assert_eq!(real, spec, "lock {at} after {what:?} at {}", self.now);
-        }
-    }
-
-    /// What was published, in no order.
-    async fn heard(&mut self) -> Vec<Told> {
-        for channel in HEARD {
-            let mut end = redis::cmd("PUBLISH");
-            end.arg(channel).arg("end");
-            self.scene.run(end).await;
-        }
-        let (mut told, mut ends) = (Vec::new(), 0);
-        while ends < HEARD.len() {
-            let payload = self.scene.ears.next();
-            match Message::parse(&payload) {
-                Some(Message { kind, key }) => {
-                    let at = usize::from(key.lock == lock(1));
-                    assert_eq!(key.lock, lock(at));
-                    let kind = match kind {
-                        Kind::Turn => b't',
-                        Kind::Contended => b'c',
-                        Kind::Revoked => b'x',
-                    };
-                    told.push((kind, key.req, at));
-                }
-                None => ends += 1,
-            }
-        }
-        told.sort_unstable();
-        told
-    }
-}
-
 #[test]
 fn the_scripts_answer_as_the_specification_does() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -321,32 +90,23 @@ fn the_scripts_answer_as_the_specification_does() {
     let config = Config {
         cases: CASES,
         failure_persistence: None,
-        max_shrink_time: 60_000,
+        max_shrink_time: 2_000,
         ..Config::default()
     };
     let steps = vec((some_move(), millis()), 1..STEPS);
     let result = TestRunner::new(config).run(
-        &(vec(slot(), SLOTS), proptest::bool::weighted(0.8), steps),
-        |(slots, trusted, steps)| {
+        &(
+            slots(),
+            proptest::bool::weighted(0.8),
+            prop_oneof![Just(1), Just(10), Just(100), Just(1_000_000)],
+            steps,
+        ),
+        |(slots, trusted, haste, steps)| {
             let mut scene = scene.borrow_mut();
             runtime.block_on(async {
-                scene.run(redis::cmd("FLUSHALL")).await;
-                let time: (u64, u64) =
-                    redis::cmd("TIME").query_async(&mut scene.link).await.unwrap();
-                let mut run = Run {
-                    scene: &mut scene,
-                    oracle: Oracle::new(LOCKS.len(), trusted),
-                    ids: Vec::new(),
-                    slots,
-                    now: time.0 * 1_000_000 + time.1,
-                    next: 0,
-                };
-                for _ in 0..SLOTS {
-                    let id = run.fresh();
-                    run.ids.push(vec![id]);
-                }
+                let mut run = Run::new(&mut scene, slots, trusted).await;
                 for (what, pause) in &steps {
-                    run.now += pause * 1_000;
+                    run.now += pause * 1_000 / haste;
                     run.one(what).await;
                 }
                 let heard = run.heard().await;

@@ -18,11 +18,11 @@ pub(super) fn number(n: u64) -> Vec<u8> {
     n.to_string().into_bytes()
 }
 
-/// A claim: ttl, min_hold, lock_delay, mode, block, owner, via, label.
+/// A claim: min_hold, ttl, lock_delay, mode, block, owner, via, label.
 pub(super) fn claim(ask: &Ask, via: &str) -> Vec<u8> {
     let (owner, label) = (ask.owner.as_str(), ask.label.as_str());
     let mut blob = Vec::with_capacity(35 + owner.len() + via.len() + label.len());
-    for d in [ask.ttl, ask.min_hold, ask.lock_delay] {
+    for d in [ask.min_hold, ask.ttl, ask.lock_delay] {
         blob.extend((micros(d) as f64).to_le_bytes());
     }
     blob.extend(mode_to(ask.mode).to_le_bytes());

@@ -38,3 +38,19 @@ impl Message {
         Some(Self { kind, key: Key { lock: Keys::lock_of(lock)?, req: ReqId::from_bytes(*req) } })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_else_sent_is_no_message() {
+        let text = |head: &[u8], key: &str| [head, &[7; 16], key.as_bytes()].concat();
+        let turn = Message::parse(&text(b"t", "dl:{shop:a%7B}")).expect("a message");
+        assert_eq!((turn.kind, turn.key.req), (Kind::Turn, ReqId::from_bytes([7; 16])));
+        assert_eq!(turn.key.lock.to_string(), "shop:a{");
+        for odd in [text(b"q", "dl:{:a}"), text(b"t", "dl:epoch"), text(b"", "x"), Vec::new()] {
+            assert_eq!(Message::parse(&odd), None);
+        }
+    }
+}

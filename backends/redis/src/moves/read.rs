@@ -103,10 +103,20 @@ fn acquired_of(items: &[Value]) -> Option<Reply> {
     })
 }
 
-/// The answer to an acquire.
-pub(crate) fn acquired(value: &Value) -> Result<Reply, Error> {
-    let Value::Array(items) = value else { return Err(odd("acquire", value)) };
-    acquired_of(items).ok_or_else(|| odd("acquire", value))
+/// The answer to an acquire for `ttl`. A lock that was free is answered by its token alone.
+pub(crate) fn acquired(value: &Value, ttl: Duration) -> Result<Reply, Error> {
+    let reply = match value {
+        Value::Int(n) => token(*n).map(|token| Reply::Granted {
+            token,
+            block: NonZeroU32::MIN,
+            remaining: ttl,
+            waiters: 0,
+            floor: token,
+        }),
+        Value::Array(items) => acquired_of(items),
+        _ => None,
+    };
+    reply.ok_or_else(|| odd("acquire", value))
 }
 
 /// The answers of a batch: two numbers each.
@@ -209,4 +219,44 @@ pub(crate) fn states(
         _ => Err(wrong()),
     };
     seen.iter().map(state).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use distlock_core::Outcome;
+
+    #[test]
+    fn an_answer_that_does_not_fit_is_an_error_that_shows_it() {
+        let ints = |ns: &[i64]| Value::Array(ns.iter().map(|n| Value::Int(*n)).collect());
+        let odds = [
+            Value::Nil,
+            Value::Okay,
+            Value::Int(-7),
+            Value::SimpleString("é".repeat(500)),
+            ints(&[]),
+            ints(&[1, 0, 1, 1, 1, 1]),
+            ints(&[2, -1, 0]),
+            ints(&[2, 0, 0, 5]),
+            ints(&[4, 2, 2]),
+            ints(&[5]),
+            ints(&[9]),
+            Value::Array(vec![Value::Int(2), Value::Int(0), Value::Int(0), Value::Nil]),
+        ];
+        for odd in &odds {
+            let errors = [
+                acquired(odd, Duration::ZERO).unwrap_err(),
+                pulses(odd, 7).unwrap_err(),
+                renewals(odd, 7).unwrap_err(),
+                released(odd).unwrap_err(),
+                cancelled(odd).unwrap_err(),
+                forced(odd).unwrap_err(),
+                inspected(odd, &[Keys { lock: "dl:{:a}".to_owned() }]).unwrap_err(),
+            ];
+            for e in errors {
+                assert_eq!((e.kind(), e.outcome()), (Kind::Store, Outcome::Unknown), "{odd:?}");
+                assert!(e.hint().is_some() && e.to_string().len() < 400, "{e}");
+            }
+        }
+    }
 }

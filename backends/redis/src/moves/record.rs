@@ -8,10 +8,10 @@ use distlock_core::state::{Claim, Hold, LockState, Micros, Phase, Waiter};
 use distlock_core::{Error, Kind, Label, Mode, Owner, ReqId};
 use redis::Value;
 
+use crate::scripts::DEAF;
+
 /// The layout this build writes and reads.
 const VERSION: u8 = 1;
-/// What is added to the place of a waiter that is passed over.
-const DEAF: f64 = 4e15;
 
 /// What is left to read.
 struct Rest<'a>(&'a [u8]);
@@ -65,7 +65,7 @@ pub(super) fn mode_of(n: i32) -> Option<Mode> {
 /// A claim of a request.
 pub(super) fn claim_of(req: ReqId, blob: &[u8]) -> Option<Claim> {
     let mut rest = Rest(blob);
-    let (ttl, min_hold, lock_delay) = (rest.duration()?, rest.duration()?, rest.duration()?);
+    let (min_hold, ttl, lock_delay) = (rest.duration()?, rest.duration()?, rest.duration()?);
     let mode = mode_of(rest.take().map(|b| i32::from_le_bytes(*b))?)?;
     let block = NonZeroU32::new(rest.small()?)?;
     let owner = Owner::named(rest.text()?).ok()?;
@@ -75,11 +75,11 @@ pub(super) fn claim_of(req: ReqId, blob: &[u8]) -> Option<Claim> {
 }
 
 fn hold_of(rest: &mut Rest<'_>) -> Option<Hold> {
+    let (token, block) = (rest.micros()?, rest.small()?);
+    let (since, deadline) = (rest.time()?, rest.time()?);
     let req = ReqId::from_bytes(*rest.take()?);
     let [phase] = *rest.take()?;
-    let (expires, granted, token) = (rest.time()?, rest.time()?, rest.micros()?);
-    let block = rest.small()?;
-    let (since, deadline) = (rest.time()?, rest.time()?);
+    let (expires, granted) = (rest.time()?, rest.time()?);
     let phase = match phase {
         0 => Phase::Held,
         1 => Phase::Claimed { since, deadline },
@@ -95,12 +95,13 @@ fn hold_of(rest: &mut Rest<'_>) -> Option<Hold> {
 /// A lock's state without its line and its memories of spent requests.
 fn state_of(record: &[u8]) -> Option<LockState> {
     let mut rest = Rest(record);
-    rest.take::<1>()?;
-    let (hi, delay_until) = (rest.micros()?, rest.time()?);
-    rest.bytes(4 + 4 + 4 * 8)?;
+    rest.bytes(1 + 4)?; // the version; how many wait
     let holds = rest.small()?;
+    rest.bytes(8)?;
     let [ring] = *rest.take()?;
     rest.bytes(usize::from(ring))?;
+    let (hi, delay_until) = (rest.micros()?, rest.time()?);
+    rest.bytes(4 + 5 * 8)?;
     let holds = (0..holds).map(|_| hold_of(&mut rest)).collect::<Option<Vec<_>>>()?;
     Some(LockState { holds, hi, delay_until, ..LockState::default() })
 }
@@ -108,11 +109,10 @@ fn state_of(record: &[u8]) -> Option<LockState> {
 /// Members or fields of a reply, each with what follows it.
 fn pairs(value: &Value) -> Option<impl Iterator<Item = (&[u8], &[u8])>> {
     let Value::Array(items) = value else { return None };
-    let bulk = |v| match v {
-        &Value::BulkString(ref b) => Some(b.as_slice()),
+    Some(items.chunks_exact(2).filter_map(|pair| match pair {
+        [Value::BulkString(a), Value::BulkString(b)] => Some((a.as_slice(), b.as_slice())),
         _ => None,
-    };
-    Some(items.chunks_exact(2).filter_map(move |p| Some((bulk(&p[0])?, bulk(&p[1])?))))
+    }))
 }
 
 fn scores(value: &Value) -> Option<HashMap<&[u8], f64>> {
@@ -125,8 +125,8 @@ fn line_of(places: &Value, deadlines: &Value, claims: &Value) -> Option<Vec<Wait
     let waiter = |(req, blob): (&[u8], &[u8])| {
         let (place, deadline) = (*places.get(req)?, *deadlines.get(req)?);
         let req = ReqId::from_bytes(req.try_into().ok()?);
-        let deaf = place >= DEAF;
-        let since = Micros(if deaf { place - DEAF } else { place } as u64);
+        let (place, deaf) = (place as u64, place as u64 >= DEAF);
+        let since = Micros(if deaf { place - DEAF } else { place });
         let claim = claim_of(req, blob)?;
         Some(Waiter { claim, since, deadline: Micros(deadline as u64), deaf })
     };

@@ -2,33 +2,36 @@
 -- The usual case first, before anything is defined: nobody holds, nobody waits, nothing forbids it.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local v = call('GET', KEYS[1])
---@now
+@NOW
 do
-  local version, hi, delay, queued, deaf, stones, kept, line_kept, oldest, n, ring
+  local version, queued, n, oldest, ring, hi, delay, deaf, stones, line_kept, soonest, latest, kept
   if v then
-    version, hi, delay, queued, deaf, stones, kept, line_kept, oldest, n, ring = unpack('<BddI4I4ddddI4Bc0', v)
+    version, queued, n, oldest, ring, hi, delay, deaf, stones, line_kept, soonest, latest, kept =
+      unpack('<BI4I4dBc0ddI4ddddd', v)
   else
-    version, hi, delay, queued, deaf, stones, kept, line_kept, oldest, n, ring = 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, ''
+    version, queued, n, oldest, ring, hi, delay, deaf, stones, line_kept, soonest, latest, kept =
+      1, 0, 0, 0, '', 0, 0, 0, 0, 0, 0, 0, 0
   end
   if n == 0 and queued == 0 and delay <= now and version == 1
     and not string.find(ring, ARGV[1], 1, true)
     and (stones <= now or not call('ZSCORE', KEYS[5], ARGV[1])) then
-    local ttl, _, _, _, block = unpack('<dddi4I4', ARGV[2])
+    local _, ttl, _, _, block = unpack('<dddi4I4', ARGV[2])
     local token = now
     if hi >= now then token = hi + 1 end
-    if block > 1 then block = math.min(block, math.max(1, now + 1000000 - token)) end
+    if block > 1 then block = math.min(block, math.max(1, now + @AHEAD - token)) end
     hi = token + block - 1
     local expires = now + ttl
-    local need = (expires > hi and expires or hi) + 86400000000
+    local need = (expires > hi and expires or hi) + @DAY
     local fresh = kept < need
-    if fresh then kept = need + 3600000000 end
-    v = pack('<BddI4I4ddddI4Bc0c16BdddI4ddH', 1, hi, delay, 0, 0, stones, kept, line_kept, oldest, 1, #ring, ring,
-      ARGV[1], 0, expires, now, token, block, 0, 0, #ARGV[2]) .. ARGV[2]
+    if fresh then kept = need + @HOUR end
+    v = pack('<BI4I4dBc0ddI4ddddddI4ddc16BddHc0', 1, 0, 1, oldest, #ring, ring, hi, delay, 0, stones, line_kept, soonest,
+      latest, kept, token, block, 0, 0, ARGV[1], 0, expires, now, #ARGV[2], ARGV[2])
     if fresh then
       call('SET', KEYS[1], v, 'PXAT', (kept - kept % 1000) / 1000)
     else
       call('SET', KEYS[1], v, 'KEEPTTL')
     end
+    if block == 1 then return token end -- all else is as asked
     return {1, token, block, ttl, 0, token}
   end
 end

@@ -1,21 +1,22 @@
--- Answers {1, token, block, left, waiters, floor} granted, {2, ahead, left, holder…} in line,
+-- Answers the token alone if the lock was free, {1, token, block, left, waiters, floor} granted,
+-- {2, ahead, left, holder…} in line,
 -- {3, ahead, left, holder…} busy, {4, 0, permits} or {4, 1, mode} refused, {5, how} ended before.
 -- The holder is its token, age, what is left, and its claim.
 local req, asked, wait = ARGV[1], claim(ARGV[2]), tonumber(ARGV[3])
-own, trusted = req, ARGV[4] == '1'
+s.own, s.trusted = req, ARGV[4] == '1'
 open(1, v)
 drop_ended()
 local queuing = wait and hear(req, wait, asked.via)
-promote()
+settle()
 
 local function granted(h)
   local floor = h.token
-  for _, other in ipairs(holds) do floor = math.min(floor, other.token) end
-  return {1, h.token, h.block, math.max(0, h.expires - now), queued, floor}
+  for _, other in ipairs(s.holds) do floor = math.min(floor, other.token) end
+  return {1, h.token, h.block, math.max(0, h.expires - now), s.queued, floor}
 end
 
 local function standing(kind, place)
-  local h = holds[1]
+  local h = s.holds[1]
   if not h then return {kind, place, left(asked.mode)} end
   return {kind, place, left(asked.mode), h.token, math.max(0, now - h.granted), math.max(0, h.expires - now),
     h.claim.blob}
@@ -23,13 +24,13 @@ end
 
 local function refusal()
   local mine
-  for _, h in ipairs(holds) do
+  for _, h in ipairs(s.holds) do
     if asked.mode > 0 and h.claim.mode > 0 and h.claim.mode ~= asked.mode then return {4, 0, h.claim.mode} end
-    if not mine and h.phase == HELD and h.claim.owner == asked.owner then mine = h.claim.mode end
+    if not mine and h.phase == @HELD and h.claim.owner == asked.owner then mine = h.claim.mode end
   end
   -- All who wait for permits wait for the same number of them.
-  if asked.mode > 0 and queued > 0 then
-    local n = call('HMGET', W, 'p', 'n')
+  if asked.mode > 0 and s.queued > 0 then
+    local n = call('HMGET', s.W, 'p', 'n')
     if n[1] and tonumber(n[2]) ~= asked.mode then return {4, 0, tonumber(n[2])} end
   end
   if mine and mine ~= asked.mode then return {4, 1, mine} end
@@ -37,12 +38,12 @@ end
 
 local function last_in_line()
   local last = -1
-  if queued > deaf then
-    last = tonumber(call('ZREVRANGEBYSCORE', Q, '(4000000000000000', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
+  if s.queued > s.deaf then
+    last = tonumber(call('ZREVRANGEBYSCORE', s.Q, '(@DEAF', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
   end
-  if deaf > 0 then last = math.max(last, call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2] - DEAF) end
-  for _, h in ipairs(holds) do
-    if h.phase == CLAIMED then last = math.max(last, h.since) end
+  if s.deaf > 0 then last = math.max(last, call('ZRANGE', s.Q, -1, -1, 'WITHSCORES')[2] - @DEAF) end
+  for _, h in ipairs(s.holds) do
+    if h.phase == @CLAIMED then last = math.max(last, h.since) end
   end
   return last
 end
@@ -52,37 +53,36 @@ local function acquire()
   if how then return {5, how} end
   local h = hold_of(req)
   if h then
-    if h.phase == LINGERING then return {5, 0} end
-    if h.phase == REVOKED then return {5, 1} end
-    if h.phase == CLAIMED then
-      h.phase, h.granted, h.expires, h.since, h.deadline = HELD, now, now + asked.ttl, 0, 0
+    if h.phase == @LINGERING then return {5, 0} end
+    if h.phase == @REVOKED then return {5, 1} end
+    if h.phase == @CLAIMED then
+      h.phase, h.granted, h.expires, h.since, h.deadline = @HELD, now, now + asked.ttl, 0, 0
       promote()
     end
     return granted(h)
   end
   local no = refusal()
   if no then
-    quit(req)
-    promote()
+    if quit(req) then promote() end
     return no
   end
-  if (delay <= now and queued == deaf and fits(asked.mode)) or joins(asked) then
+  if (s.delay <= now and s.queued == s.deaf and fits(asked.mode)) or joins(asked) then
     quit(req)
-    return granted(grant(req, asked, HELD, now + asked.ttl, 0, 0))
+    return granted(grant(req, asked, @HELD, now + asked.ttl, 0, 0))
   end
   if not wait then
-    quit(req)
-    promote()
-    return standing(3, queued)
+    if quit(req) then promote() end
+    return standing(3, s.queued)
   end
   if queuing then return standing(2, ahead(req)) end
-  if queued == 0 then
-    for _, other in ipairs(holds) do
-      if other.claim.via ~= '' then call('PUBLISH', other.claim.via, 'c' .. other.req .. H) end
+  if s.queued == 0 then
+    for _, other in ipairs(s.holds) do
+      if other.claim.via ~= '' then call('PUBLISH', other.claim.via, 'c' .. other.req .. s.H) end
     end
   end
-  join(req, asked, math.max(now, last_in_line() + 1), now + wait, false)
-  return standing(2, queued - 1)
+  local alike = s.queued > s.deaf and tonumber(call('HGET', s.W, crowd(asked)) or 0) or 0
+  join(req, asked, s.latest < now and now or math.max(now, last_in_line() + 1), now + wait, alike)
+  return standing(2, s.queued - 1)
 end
 
 local reply = acquire()

@@ -1,7 +1,7 @@
-trusted = ARGV[2] == '1'
+s.trusted = ARGV[2] == '1'
 open(1, v)
 drop_ended()
-promote()
+settle()
 cancel(ARGV[1])
 close()
 return 1

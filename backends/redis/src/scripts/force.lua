@@ -1,16 +1,16 @@
 -- Answers 1 taken away, 0 nobody holds it with that token.
 local token = tonumber(ARGV[1])
-trusted = ARGV[3] == '1'
+s.trusted = ARGV[3] == '1'
 open(1, v)
 drop_ended()
-promote()
+settle()
 local taken, live = {}, {}
-for _, h in ipairs(holds) do
+for _, h in ipairs(s.holds) do
   if not token or (token >= h.token and token < h.token + h.block) then
-    if h.claim.via ~= '' then call('PUBLISH', h.claim.via, 'x' .. h.req .. H) end
+    if h.claim.via ~= '' then call('PUBLISH', h.claim.via, 'x' .. h.req .. s.H) end
     -- Nobody believes in a claim or in a hold that was released: those end at once.
-    if ARGV[2] == 'revoke' and (h.phase == HELD or h.phase == REVOKED) then
-      h.phase = REVOKED
+    if ARGV[2] == 'revoke' and (h.phase == @HELD or h.phase == @REVOKED) then
+      h.phase = @REVOKED
     else
       h.expires = now
     end
@@ -18,7 +18,7 @@ for _, h in ipairs(holds) do
   end
   if h.expires > now then live[#live + 1] = h end
 end
-holds = live
+s.holds = live
 for _, h in ipairs(taken) do spend(h.req, 1, h.expires) end
 if #taken > 0 then promote() end
 close()

@@ -4,4 +4,4 @@
 -- -2 not known, and 0.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local v
---@now
+@NOW

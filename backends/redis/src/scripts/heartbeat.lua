@@ -1,8 +1,8 @@
-trusted = ARGV[1] == '1'
+s.trusted = ARGV[1] == '1'
 local out, at = {}, 0
 for i = 3, #ARGV, 3 do
   local lock, req = tonumber(ARGV[i]), ARGV[i + 1]
-  own = req
+  s.own = req
   if lock ~= at then
     if at > 0 then close() end
     at = lock
@@ -10,9 +10,10 @@ for i = 3, #ARGV, 3 do
     drop_ended()
   end
   local c = hear(req, tonumber(ARGV[i + 2]), ARGV[2])
-  promote()
+  settle()
+  s.stirred = false
   local h = hold_of(req)
-  if h and h.phase <= CLAIMED then
+  if h and h.phase <= @CLAIMED then
     out[#out + 1], out[#out + 2] = -1, 0
   elseif h or not c then
     out[#out + 1], out[#out + 2] = -2, 0

@@ -1,9 +1,9 @@
 -- Answers 1 released, 2 not held any more, 3 revoked.
 local req = ARGV[1]
-trusted = ARGV[2] == '1'
+s.trusted = ARGV[2] == '1'
 open(1, v)
 drop_ended()
-promote()
+settle()
 
 local function release()
   local h, i = hold_of(req)
@@ -13,17 +13,17 @@ local function release()
     cancel(req)
     return 2
   end
-  if h.phase == LINGERING then return 1 end
+  if h.phase == @LINGERING then return 1 end
   local till = h.granted + h.claim.min
-  if h.phase == HELD and till > now then
-    h.phase, h.expires = LINGERING, till
+  if h.phase == @HELD and till > now then
+    h.phase, h.expires = @LINGERING, till
     spend(req, 0, till)
     return 1
   end
-  table.remove(holds, i)
+  table.remove(s.holds, i)
   spend(req, 0, now)
   promote()
-  return h.phase == REVOKED and 3 or 1
+  return h.phase == @REVOKED and 3 or 1
 end
 
 local reply = release()

@@ -1,7 +1,7 @@
 -- KEYS H Q D W Z of each lock    ARGV '1' if PUBLISH counts listeners, then req and ttl of each lock
 -- Answers two numbers for each: what is left and how many wait; or -1 gone, -2 revoked, and 0.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
---@now
+@NOW
 local v
 local out, rest = {}, {}
 for i = 1, #KEYS / 5 do
@@ -9,13 +9,13 @@ for i = 1, #KEYS / 5 do
   local done = false
   -- The usual case first: the one live hold is this one and nobody waits.
   if v then
-    local version, hi, _, queued, _, _, kept, _, _, n, ring, at = unpack('<BddI4I4ddddI4Bc0', v)
+    local version, queued, n, _, _, at = unpack('<BI4I4dBc0', v)
     if n == 1 and queued == 0 and version == 1 then
-      local req, phase, expires = unpack('<c16Bd', v, at)
+      local kept, _, _, _, _, req, phase, expires = unpack('<ddI4ddc16Bd', v, at + 52)
       local till = now + ARGV[2 * i + 1]
-      if req == ARGV[2 * i] and phase == 0 and expires > now and till + 86400000000 <= kept then
+      if req == ARGV[2 * i] and phase == 0 and expires > now and till + @DAY <= kept then
         if till > expires then
-          call('SETRANGE', KEYS[5 * i - 4], at + 16, pack('<d', till))
+          call('SETRANGE', KEYS[5 * i - 4], at + 104, pack('<d', till))
           expires = till
         end
         out[2 * i - 1], out[2 * i], done = expires - now, 0, true

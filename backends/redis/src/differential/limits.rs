@@ -1,0 +1,125 @@
+//! Where a bound is met: more waiters than one call may touch, a server without memory, a record
+//! of a newer layout.
+
+use std::time::Duration;
+
+use distlock_core::seam::Ask;
+use distlock_core::state::{Pulse, Reply};
+use distlock_core::{Kind, ReqId};
+
+use super::cost::ask;
+use super::scene::Scene;
+use crate::keys::Keys;
+use crate::moves::{self, Message};
+
+const TTL: Duration = Duration::from_secs(600);
+/// More than two calls may touch.
+const CROWD: usize = 2_300;
+
+/// Nobody listens to the many ahead: each call passes over some, and the one who listens is reached
+/// by the third, in its turn, though nobody else did anything.
+#[tokio::test]
+async fn a_crowd_that_does_not_listen_is_passed_over_in_steps() {
+    let mut scene = Scene::new().await;
+    let holder = ask("crowd");
+    let keys = Keys::of(&holder.lock);
+    let join = |a, via| moves::acquire(&keys, a, Some(TTL), via, true);
+    scene.send(&[join(&holder, "")]).await;
+    let crowd: Vec<_> = (0..CROWD).map(|_| ask("crowd")).collect();
+    for some in crowd.chunks(500) {
+        scene.send(&some.iter().map(|a| join(a, "deaf")).collect::<Vec<_>>()).await;
+    }
+    let listener = ask("crowd");
+    let replies =
+        scene.send(&[join(&listener, "via-1"), moves::release(&keys, &holder.req, true)]).await;
+    let place = moves::acquired(&replies[0], TTL).unwrap();
+    assert!(matches!(place, Reply::Waiting { ahead, .. } if ahead as usize == CROWD), "{place:?}");
+    let nobody = [(keys.clone(), ReqId::random(), TTL)];
+    let calls = [0; 2].map(|_| moves::heartbeat(&nobody, "", true));
+    scene.send(&calls).await;
+    let heard = Message::parse(&scene.ears.next()).expect("a message");
+    assert_eq!(heard.key.req, listener.req);
+    let seen = scene.send(&[moves::inspect(std::slice::from_ref(&keys))]).await;
+    let seen = moves::inspected(&seen[0], std::slice::from_ref(&keys)).unwrap();
+    assert_eq!((seen[0].holds[0].req, seen[0].waiters.len()), (listener.req, CROWD));
+}
+
+/// More waiters are over than one call drops: none of them is ever granted the lock.
+#[tokio::test]
+async fn a_crowd_that_is_over_is_dropped_in_steps_and_never_granted() {
+    let mut scene = Scene::new().await;
+    let holder = ask("over");
+    let (keys, locks) = (Keys::of(&holder.lock), [holder.lock.clone()]);
+    let time: (u64, u64) = redis::cmd("TIME").query_async(&mut scene.link).await.unwrap();
+    let mut now = time.0 * 1_000_000;
+    let join = |a: &Ask, wait| moves::acquire(&keys, a, Some(wait), "", true);
+    scene.step(now, join(&holder, TTL), &locks).await;
+    for _ in 0..CROWD {
+        scene.just(now, join(&ask("over"), Duration::from_secs(1))).await;
+    }
+    let alive = ask("over");
+    scene.step(now, join(&alive, TTL), &locks).await;
+    now += 2_000_000;
+    let (_, states) = scene.step(now, moves::release(&keys, &holder.req, true), &locks).await;
+    assert!(states[0].holds.iter().all(|h| h.claim.req == alive.req), "{:?}", states[0].holds);
+    let beat = [(keys.clone(), alive.req, TTL)];
+    let mut pulse = Vec::new();
+    for _ in 0..2 {
+        let (reply, _) = scene.step(now, moves::heartbeat(&beat, "", true), &locks).await;
+        pulse = moves::pulses(&reply, 1).unwrap();
+    }
+    assert_eq!(pulse, [Reply::Pulse(Pulse::Turn)]);
+}
+
+#[tokio::test]
+async fn a_server_without_memory_grants_nothing_but_keeps_and_frees() {
+    let mut scene = Scene::new().await;
+    let held = ask("full");
+    let keys = Keys::of(&held.lock);
+    let take = |a| moves::acquire(&keys, a, None, "", true);
+    scene.send(&[take(&held)]).await;
+    let mut limit = redis::cmd("CONFIG");
+    limit.arg("SET").arg("maxmemory").arg(1);
+    scene.run(limit).await;
+    let refused = take(&ask("full")).by_sha().query_async::<redis::Value>(&mut scene.link).await;
+    assert_eq!(refused.unwrap_err().code(), Some("OOM"));
+    let due = [(keys.clone(), held.req, TTL)];
+    let replies = scene
+        .send(&[
+            moves::renew(&due, true),
+            moves::heartbeat(&due, "", true),
+            moves::release(&keys, &held.req, true),
+            moves::cancel(&keys, &ReqId::random(), true),
+        ])
+        .await;
+    let renewed = moves::renewals(&replies[0], 1).unwrap();
+    assert!(matches!(renewed[0], Reply::Renewed { .. }), "{renewed:?}");
+    assert_eq!(moves::released(&replies[2]).unwrap(), Reply::Released);
+    assert_eq!(moves::cancelled(&replies[3]).unwrap(), Reply::Cancelled);
+}
+
+#[tokio::test]
+async fn a_record_of_a_newer_layout_is_refused_and_left_alone() {
+    let mut scene = Scene::new().await;
+    let asked = ask("newer");
+    let keys = Keys::of(&asked.lock);
+    let newer = [2u8; 200];
+    let mut set = redis::cmd("SET");
+    set.arg(&keys.lock).arg(&newer);
+    scene.run(set).await;
+    let due = [(keys.clone(), asked.req, TTL)];
+    for call in [
+        moves::acquire(&keys, &asked, None, "", true),
+        moves::release(&keys, &asked.req, true),
+        moves::renew(&due, true),
+    ] {
+        let got = call.by_sha().query_async::<redis::Value>(&mut scene.link).await;
+        assert_eq!(got.unwrap_err().code(), Some("DLLAYOUT"), "{}", call.script.name);
+    }
+    let seen = scene.send(&[moves::inspect(std::slice::from_ref(&keys))]).await;
+    let e = moves::inspected(&seen[0], std::slice::from_ref(&keys)).unwrap_err();
+    assert_eq!(e.kind(), Kind::Layout);
+    let mut get = redis::cmd("GET");
+    get.arg(&keys.lock);
+    assert_eq!(scene.run(get).await, redis::Value::BulkString(newer.to_vec()));
+}

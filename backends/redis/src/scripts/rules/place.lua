@@ -1,0 +1,22 @@
+-- When time alone could change something for a mode; -1 for never.
+local function left(mode)
+  local till = -1
+  for _, h in ipairs(s.holds) do
+    if till < 0 then
+      till = h.expires
+    elseif mode > 0 then
+      till = math.min(till, h.expires)
+    else
+      till = math.max(till, h.expires)
+    end
+  end
+  if s.delay > now then till = math.max(till, s.delay) end
+  return till < 0 and till or math.max(0, till - now)
+end
+
+local function ahead(req)
+  if s.deaf == 0 then return call('ZRANK', s.Q, req) end
+  local since = tonumber(call('ZSCORE', s.Q, req)) % @DEAF
+  return call('ZCOUNT', s.Q, '-inf', string.format('(%.0f', since))
+    + call('ZCOUNT', s.Q, @DEAF, string.format('(%.0f', since + @DEAF))
+end

@@ -1,0 +1,110 @@
+-- Who is let in: by compatibility, by turn, and by being within earshot.
+-- The hold that lets a claim in as a re-entry.
+local function joins(c)
+  for _, h in ipairs(s.holds) do
+    if h.phase == @HELD and h.claim.mode == c.mode and h.claim.owner == c.owner then return h end
+  end
+end
+
+local function fits(mode)
+  if mode == 0 then return #s.holds == 0 end
+  local tokens, n = {}, 0
+  for _, h in ipairs(s.holds) do
+    if h.claim.mode ~= mode then return false end
+    if not tokens[h.token] then
+      tokens[h.token] = true
+      n = n + 1
+    end
+  end
+  return mode < 0 or n < mode
+end
+
+local function tokens_for(c)
+  local h = joins(c)
+  if h then return h.token, h.block end
+  local token = math.max(s.hi + 1, now)
+  local block = math.min(c.block, math.max(1, now + @AHEAD - token))
+  s.hi = token + block - 1
+  return token, block
+end
+
+local function grant(req, c, phase, till, since, deadline)
+  local token, block = tokens_for(c)
+  local h = {req = req, phase = phase, expires = till, granted = now, token = token, block = block,
+    since = since, deadline = deadline, claim = c}
+  s.holds[#s.holds + 1] = h
+  return h
+end
+
+-- Whether a promoted waiter hears of it. The one who asks learns it from the answer.
+local function reached(req, via)
+  if req == s.own or via == '' then return true end
+  if s.silent[via] then return false end
+  if call('PUBLISH', via, 't' .. req .. s.H) > 0 or not s.trusted then return true end
+  s.silent[via] = true
+  return false
+end
+
+-- The first in line whose owner holds the lock already.
+local function first_again()
+  local owners, any = {}, false
+  for _, h in ipairs(s.holds) do
+    if h.phase == @HELD then
+      local k = crowd(h.claim)
+      if owners[k] == nil then
+        owners[k] = call('HEXISTS', s.W, k) == 1
+        any = any or owners[k]
+      end
+    end
+  end
+  local from = 0
+  while any and from < s.queued - s.deaf do
+    for _, req in ipairs(call('ZRANGE', s.Q, from, math.min(from + 100, s.queued - s.deaf) - 1)) do
+      local blob = call('HGET', s.W, req)
+      local c = blob and claim(blob)
+      if c and owners[crowd(c)] then return req, c, tonumber(call('ZSCORE', s.Q, req)) end
+    end
+    from = from + 100
+  end
+end
+
+local function first_in_line()
+  if s.delay > now then return end
+  for _, h in ipairs(s.holds) do
+    if h.claim.mode == 0 then return end
+  end
+  local head = call('ZRANGE', s.Q, 0, 0, 'WITHSCORES')
+  local req = head[1]
+  local blob = req and call('HGET', s.W, req)
+  if not blob then return no_line() end -- somebody deleted some of our keys: begin anew
+  local c = claim(blob)
+  if fits(c.mode) then return req, c, tonumber(head[2]) end
+end
+
+-- Grants the head while it fits. A waiter who cannot be told keeps its place, passed over until it
+-- is heard of; its tokens are used up, as if it had held for a moment.
+local function promote()
+  for _ = 1, @STEP do
+    if s.queued == s.deaf then return end
+    local req, c, since = first_again()
+    if not req then req, c, since = first_in_line() end
+    if not req then return end
+    local deadline = tonumber(call('ZSCORE', s.D, req) or 0)
+    if deadline <= now then
+      strike(req, c, false)
+    elseif reached(req, c.via) then
+      strike(req, c, false)
+      grant(req, c, @CLAIMED, now + math.min(@CLAIM, c.ttl), since, deadline)
+    else
+      tokens_for(c)
+      call('ZADD', s.Q, since + @DEAF, req)
+      less(crowd(c))
+      s.deaf = s.deaf + 1
+    end
+  end
+  s.soonest = 0 -- so that the next move goes on
+end
+
+local function settle()
+  if s.stirred then promote() end
+end
