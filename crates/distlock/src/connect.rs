@@ -180,10 +180,17 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
             let store = engine::unblock(move || FileStore::open(path, FileOptions::default()));
             Ok(store.await?.into_backend())
         }
+        #[cfg(feature = "memcached")]
+        "memcached" => {
+            known(&url, &[])?;
+            Ok(distlock_memcached::Memcached::connect(&url).await?.into_backend())
+        }
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => Err(missing("sqlite")),
         #[cfg(not(feature = "file"))]
         "file" => Err(missing("file")),
+        #[cfg(not(feature = "memcached"))]
+        "memcached" => Err(missing("memcached")),
         other => Err(Error::new(Kind::Usage, format!("no store is called {other:?}"))
             .with_hint(format!("known: {}", schemes().join(", ")))),
     }
@@ -217,7 +224,7 @@ fn missing(feature: &str) -> Error {
 }
 
 fn schemes() -> Vec<&'static str> {
-    vec!["memory:", "sqlite:PATH", "file:DIR"]
+    vec!["memory:", "sqlite:PATH", "file:DIR", "memcached://HOST:PORT"]
 }
 
 /// What every store of this build promises: the README's table is made from it.
@@ -229,6 +236,8 @@ pub fn stores() -> Vec<Capability> {
     all.push(distlock_sqlite::capability(distlock_sqlite::Sync::Full));
     #[cfg(feature = "file")]
     all.push(distlock_file::FileStore::promises().clone());
+    #[cfg(feature = "memcached")]
+    all.push(distlock_memcached::capability().clone());
     all
 }
 
