@@ -20,7 +20,7 @@ use crate::record::{Phase, Record};
 use crate::store::Inner;
 use crate::take::{RACES, odd};
 use crate::time::at_least;
-use crate::wire::{Command, If, Reply};
+use crate::wire::{Command, If, Reply, Version};
 
 /// When a cancel looks again after its connection was lost.
 const LOOK_AGAIN: [Duration; 4] = [
@@ -33,7 +33,7 @@ const LOOK_AGAIN: [Duration; 4] = [
 /// The item as it was seen.
 pub(crate) struct Seen {
     pub(crate) record: Record,
-    cas: u64,
+    version: Version,
     pub(crate) left: u32,
     /// Since when it is held, if this client knows.
     since: Option<BootInstant>,
@@ -52,7 +52,7 @@ impl Inner {
         let safe = noted.as_ref().map(|n| n.safe);
         let first = noted.filter(|n| n.record.phase == Phase::Held).map(|n| Seen {
             record: n.record,
-            cas: n.cas,
+            version: n.version,
             left: 1,
             since: Some(n.since),
         });
@@ -157,9 +157,9 @@ impl Inner {
     /// The item at a lock's key.
     pub(crate) async fn see(&self, lock: &FullName) -> Result<Option<Seen>, Error> {
         match self.link.one(Command::Get { key: key::lock(lock) }).await? {
-            Reply::Hit { value, cas, left } => {
+            Reply::Hit { value, version, left } => {
                 let record = Record::read(&value, Some(lock))?;
-                Ok(Some(Seen { record, cas, left, since: None }))
+                Ok(Some(Seen { record, version, left, since: None }))
             }
             Reply::Missing => Ok(None),
             other => Err(odd(&other)),
@@ -179,11 +179,12 @@ impl Inner {
             None => self.see(lock).await?,
         };
         for _ in 0..RACES {
-            let (action, cas) = (decide(seen.as_ref()), seen.as_ref().map_or(0, |s| s.cas));
+            let action = decide(seen.as_ref());
+            let version = seen.as_ref().map_or_else(Version::default, |s| s.version);
             let command = match action {
                 Move::Nothing => return Ok(()),
-                Move::Write(record, secs) => self.write(&record, secs, If::Same(cas)),
-                Move::Delete => Command::Delete { key: key::lock(lock), cas },
+                Move::Write(record, secs) => self.write(&record, secs, If::Same(version)),
+                Move::Delete => Command::Delete { key: key::lock(lock), version },
             };
             match self.link.one(command).await? {
                 Reply::Done { .. } => return Ok(()),

@@ -14,7 +14,7 @@ use crate::record::{Phase, Record};
 use crate::store::Inner;
 use crate::take::{RACES, odd};
 use crate::time::{renewal, until};
-use crate::wire::{Command, If, Reply};
+use crate::wire::{Command, If, Reply, Version};
 
 /// So many commands in one packet: the server answers each before it reads much further.
 const AT_ONCE: usize = 256;
@@ -26,7 +26,7 @@ enum Step {
     /// To be written as it was last seen.
     Write {
         record: Record,
-        cas: u64,
+        version: Version,
         secs: u32,
         since: BootInstant,
     },
@@ -83,31 +83,35 @@ impl Inner {
         }
         // A hold is never cut short, least of all that of a request beside this one.
         let secs = renewal(due.ttl, note.record.ttl()).max(until(&self.clock, note.end));
-        Step::Write { record: note.record, cas: note.cas, secs, since: note.since }
+        Step::Write { record: note.record, version: note.version, secs, since: note.since }
     }
 
     fn command(&self, due: &Due, step: &Step) -> Command {
         match step {
-            Step::Write { record, cas, secs, .. } => self.write(record, *secs, If::Same(*cas)),
+            Step::Write { record, version, secs, .. } => {
+                self.write(record, *secs, If::Same(*version))
+            }
             Step::Read | Step::Over(_) => Command::Get { key: key::lock(&due.key.lock) },
         }
     }
 
     fn after(&self, due: &Due, step: Step, reply: Reply, sent: BootInstant) -> Step {
         match (step, reply) {
-            (Step::Write { record, secs, since, .. }, Reply::Done { cas }) => {
-                self.note(record, cas, since, sent, secs);
+            (Step::Write { record, secs, since, .. }, Reply::Done { version }) => {
+                self.note(record, version, since, sent, secs);
                 let left = Duration::from_secs(secs.into());
                 Step::Over(Renewal::Held { left, waiters: 0 })
             }
             (Step::Write { .. }, Reply::Changed) => Step::Read,
             (_, Reply::Missing) => self.lost(due, Why::Gone),
-            (Step::Read, Reply::Hit { value, cas, left }) => self.seen(due, &value, cas, left),
+            (Step::Read, Reply::Hit { value, version, left }) => {
+                self.seen(due, &value, version, left)
+            }
             (_, other) => Step::Over(Renewal::Unknown(odd(&other))),
         }
     }
 
-    fn seen(&self, due: &Due, value: &[u8], cas: u64, left: u32) -> Step {
+    fn seen(&self, due: &Due, value: &[u8], version: Version, left: u32) -> Step {
         let record = match Record::read(value, Some(&due.key.lock)) {
             Ok(record) => record,
             Err(e) => return Step::Over(Renewal::Unknown(e)),
@@ -116,7 +120,7 @@ impl Inner {
             Phase::Held if record.has(due.key.req) => {
                 let secs = renewal(due.ttl, record.ttl()).max(left);
                 let age = record.age(self.clock.wall_micros());
-                Step::Write { record, cas, secs, since: self.clock.now().minus(age) }
+                Step::Write { record, version, secs, since: self.clock.now().minus(age) }
             }
             Phase::Revoked if record.has(due.key.req) => self.lost(due, Why::Revoked),
             _ => self.lost(due, Why::Gone),

@@ -99,8 +99,8 @@ impl Line {
             }
             match shake::connect(&self.address, &self.clock).await {
                 Ok(stream) => {
-                    self.connected.fetch_add(1, Ordering::AcqRel);
-                    let mut open = Open::new(stream, self.clock.clone());
+                    let on = self.connected.fetch_add(1, Ordering::AcqRel) + 1;
+                    let mut open = Open::new(stream, self.clock.clone(), on);
                     open.take(commands, answer);
                     match open.serve(&mut self.rx).await {
                         End::Lost => {}
@@ -133,9 +133,21 @@ enum End {
 /// A call that was sent.
 struct Flight {
     answer: Answer,
-    left: VecDeque<u32>,
+    /// The numbers of the commands still unanswered; none for one that was not sent.
+    left: VecDeque<Option<u32>>,
     replies: Vec<Reply>,
     until: BootInstant,
+}
+
+impl Flight {
+    /// Answers what was not sent because it built on another connection; whether all is answered.
+    fn skip(&mut self) -> bool {
+        while self.left.front() == Some(&None) {
+            self.left.pop_front();
+            self.replies.push(Reply::Changed);
+        }
+        self.left.is_empty()
+    }
 }
 
 /// An open connection.
@@ -147,13 +159,15 @@ struct Open {
     out: Vec<u8>,
     got: Vec<u8>,
     number: u32,
+    /// Which connection of this client it is.
+    on: u64,
 }
 
 impl Open {
-    fn new(stream: TcpStream, clock: Clock) -> Self {
+    fn new(stream: TcpStream, clock: Clock, on: u64) -> Self {
         let (read, write) = stream.into_split();
         let (flights, out, got) = (VecDeque::new(), Vec::new(), Vec::new());
-        Self { clock, read, write, flights, out, got, number: 0 }
+        Self { clock, read, write, flights, out, got, number: 0, on }
     }
 
     fn take(&mut self, commands: Vec<Command>, answer: Answer) {
@@ -166,12 +180,20 @@ impl Open {
         }
         let mut left = VecDeque::with_capacity(commands.len());
         for command in &commands {
+            if command.stale(self.on) {
+                left.push_back(None);
+                continue;
+            }
             self.number = self.number.wrapping_add(1);
             command.encode(self.number, &mut self.out);
-            left.push_back(self.number);
+            left.push_back(Some(self.number));
         }
         let until = self.clock.now().plus(CALL);
-        self.flights.push_back(Flight { answer, left, replies: Vec::new(), until });
+        let mut flight = Flight { answer, left, replies: Vec::new(), until };
+        match flight.skip() {
+            true => drop(flight.answer.send(Ok(flight.replies))),
+            false => self.flights.push_back(flight),
+        }
     }
 
     async fn serve(&mut self, rx: &mut mpsc::UnboundedReceiver<Job>) -> End {
@@ -234,12 +256,12 @@ impl Open {
     fn hear(&mut self) -> Result<(), Error> {
         let mut at = 0;
         while let Some((reply, number, length)) =
-            parse(&self.got[at..]).map_err(|shown| errors::garbage(&shown))?
+            parse(&self.got[at..], self.on).map_err(|shown| errors::garbage(&shown))?
         {
             let text = shown(&self.got[at..at + length]);
             at += length;
             let asked = self.flights.front_mut().filter(|f| {
-                let asked = f.left.front().copied();
+                let asked = f.left.front().copied().flatten();
                 // A miss or an error may come without the number.
                 let bare = matches!(reply, Reply::Missing | Reply::Trouble(_));
                 number == asked || (number.is_none() && bare)
@@ -247,7 +269,7 @@ impl Open {
             let Some(flight) = asked else { return Err(errors::garbage(&text)) };
             flight.left.pop_front();
             flight.replies.push(reply);
-            if flight.left.is_empty()
+            if flight.skip()
                 && let Some(flight) = self.flights.pop_front()
             {
                 let _ = flight.answer.send(Ok(flight.replies));

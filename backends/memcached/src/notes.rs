@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use distlock_core::{BootInstant, FullName, ReqId, Token};
 
 use crate::record::Record;
+use crate::wire::Version;
 
 /// So many fences and ended requests are remembered.
 const MANY: usize = 4096;
@@ -16,7 +17,7 @@ const MANY: usize = 4096;
 #[derive(Clone, Debug)]
 pub(crate) struct Note {
     pub(crate) record: Record,
-    pub(crate) cas: u64,
+    pub(crate) version: Version,
     /// When it was granted.
     pub(crate) since: BootInstant,
     /// The item has surely ended then.
@@ -40,7 +41,7 @@ pub(crate) enum Spent {
 #[derive(Default)]
 struct Book {
     locks: HashMap<FullName, Note>,
-    fences: HashMap<FullName, (Token, u64)>,
+    fences: HashMap<FullName, (Token, Version)>,
     spent: HashMap<ReqId, Spent>,
     order: VecDeque<ReqId>,
 }
@@ -77,16 +78,16 @@ impl Notes {
     }
 
     /// The fence as this client last raised it. Taken out: one acquire at a time may build on it.
-    pub(crate) fn take_fence(&self, lock: &FullName) -> Option<(Token, u64)> {
+    pub(crate) fn take_fence(&self, lock: &FullName) -> Option<(Token, Version)> {
         self.book().fences.remove(lock)
     }
 
-    pub(crate) fn raised(&self, lock: &FullName, token: Token, cas: u64) {
+    pub(crate) fn raised(&self, lock: &FullName, token: Token, version: Version) {
         let mut book = self.book();
         if book.fences.len() >= MANY {
             book.fences.clear();
         }
-        book.fences.insert(lock.clone(), (token, cas));
+        book.fences.insert(lock.clone(), (token, version));
     }
 
     pub(crate) fn spent(&self, req: ReqId) -> Option<Spent> {

@@ -37,7 +37,7 @@ use crate::notes::{Note, Spent};
 use crate::record::{Phase, Record};
 use crate::store::Inner;
 use crate::time::{FENCE_SECS, replayed, secs, until};
-use crate::wire::{Command, If, Reply};
+use crate::wire::{Command, If, Reply, Version};
 
 /// How often a race with others is run again before it is called trouble.
 pub(crate) const RACES: u32 = 16;
@@ -92,9 +92,9 @@ impl Inner {
         let mut record = note.record.clone();
         record.reqs.push(ask.req);
         let left = secs(ask.ttl).max(until(&self.clock, note.end));
-        match self.link.one(self.write(&record, left, If::Same(note.cas))).await? {
-            Reply::Done { cas } => {
-                self.note(record.clone(), cas, note.since, sent, left);
+        match self.link.one(self.write(&record, left, If::Same(note.version))).await? {
+            Reply::Done { version } => {
+                self.note(record.clone(), version, note.since, sent, left);
                 Ok(Some(granted(record.token, Duration::from_secs(left.into()))))
             }
             Reply::Changed | Reply::Missing => {
@@ -108,29 +108,31 @@ impl Inner {
     async fn fence_first(
         &self,
         ask: &Ask,
-        (last, cas): (Token, u64),
+        (last, version): (Token, Version),
         sent: BootInstant,
     ) -> Result<Option<Answer>, Error> {
         let (wall, left) = (self.clock.wall_micros(), secs(ask.ttl));
         let token = next(last.get(), wall);
         let record = Record::of(ask, token, wall);
         let commands = vec![
-            self.raise(ask, token, If::Same(cas)),
+            self.raise(ask, token, If::Same(version)),
             self.write(&record, left, If::Absent),
             Command::Get { key: key::fence(&ask.lock) },
         ];
         let replies = self.link.call(commands).await?;
         let [raised, added, fence] = &replies[..] else { return Err(errors::garbage("too few")) };
         match (raised, added, fence) {
-            (Reply::Done { cas: ours }, Reply::Done { cas }, Reply::Hit { cas: seen, .. })
-                if ours == seen =>
-            {
+            (
+                Reply::Done { version: ours },
+                Reply::Done { version },
+                Reply::Hit { version: seen, .. },
+            ) if ours == seen => {
                 self.notes.raised(&ask.lock, token, *ours);
-                self.note(record, *cas, sent, sent, left);
+                self.note(record, *version, sent, sent, left);
                 Ok(Some(granted(token, ask.ttl)))
             }
-            (_, Reply::Done { cas }, fence) => {
-                self.commit(ask, &record, *cas, fence.clone(), sent).await
+            (_, Reply::Done { version }, fence) => {
+                self.commit(ask, &record, *version, fence.clone(), sent).await
             }
             (_, Reply::Taken, _) => {
                 let seen = self.link.one(Command::Get { key: key::lock(&ask.lock) }).await?;
@@ -150,8 +152,8 @@ impl Inner {
         ];
         let mut replies = self.link.call(commands).await?.into_iter();
         match (replies.next(), replies.next(), replies.next()) {
-            (Some(Reply::Done { cas }), Some(fence), _) => {
-                self.commit(ask, &record, cas, fence, sent).await
+            (Some(Reply::Done { version }), Some(fence), _) => {
+                self.commit(ask, &record, version, fence, sent).await
             }
             (Some(Reply::Taken), _, Some(seen)) => self.taken(ask, &seen, sent).await,
             (Some(other), ..) => Err(odd(&other)),
@@ -164,14 +166,14 @@ impl Inner {
         &self,
         ask: &Ask,
         record: &Record,
-        mut cas: u64,
+        mut version: Version,
         mut fence: Reply,
         sent: BootInstant,
     ) -> Result<Option<Answer>, Error> {
         let left = secs(ask.ttl);
         for _ in 0..RACES {
             let (last, when) = match &fence {
-                Reply::Hit { value, cas, .. } => (number(value), If::Same(*cas)),
+                Reply::Hit { value, version, .. } => (number(value), If::Same(*version)),
                 Reply::Missing => (0, If::Absent),
                 other => return Err(odd(other)),
             };
@@ -179,20 +181,20 @@ impl Inner {
             let record = record.with_token(token);
             let commands = vec![
                 self.raise(ask, token, when),
-                self.write(&record, left, If::Same(cas)),
+                self.write(&record, left, If::Same(version)),
                 Command::Get { key: key::fence(&ask.lock) },
             ];
             let mut replies = self.link.call(commands).await?.into_iter();
             let (raised, written, seen) = (replies.next(), replies.next(), replies.next());
             match (raised, written) {
-                (Some(Reply::Done { cas: ours }), Some(Reply::Done { cas })) => {
+                (Some(Reply::Done { version: ours }), Some(Reply::Done { version })) => {
                     self.notes.raised(&ask.lock, token, ours);
-                    self.note(record, cas, sent, sent, left);
+                    self.note(record, version, sent, sent, left);
                     return Ok(Some(granted(token, ask.ttl)));
                 }
                 // Somebody who stalled raised the fence: it is not told this token, and neither are
                 // we. Ours is the item still.
-                (_, Some(Reply::Done { cas: now })) => cas = now,
+                (_, Some(Reply::Done { version: now })) => version = now,
                 (_, Some(Reply::Changed | Reply::Missing)) => return Ok(None),
                 (_, Some(other)) => return Err(odd(&other)),
                 (_, None) => return Err(errors::garbage("too few")),
@@ -209,8 +211,8 @@ impl Inner {
         seen: &Reply,
         sent: BootInstant,
     ) -> Result<Option<Answer>, Error> {
-        let (value, cas, left) = match seen {
-            Reply::Hit { value, cas, left } => (value, *cas, *left),
+        let (value, version, left) = match seen {
+            Reply::Hit { value, version, left } => (value, *version, *left),
             Reply::Missing => return Ok(None),
             other => return Err(odd(other)),
         };
@@ -228,7 +230,7 @@ impl Inner {
             return Ok(Some(granted(record.token, replayed(ask.ttl, left))));
         }
         let fence = self.link.one(Command::Get { key: key::fence(&ask.lock) }).await?;
-        self.commit(ask, &record, cas, fence, sent).await
+        self.commit(ask, &record, version, fence, sent).await
     }
 
     /// The command that stores a record.
@@ -245,7 +247,7 @@ impl Inner {
     pub(crate) fn note(
         &self,
         record: Record,
-        cas: u64,
+        version: Version,
         since: BootInstant,
         sent: BootInstant,
         left: u32,
@@ -254,7 +256,7 @@ impl Inner {
         let lease = Duration::from_secs(left.into());
         let margin = crate::capability().margin(lease);
         let (end, safe) = (now.plus(lease), sent.plus(lease).minus(margin));
-        self.notes.wrote(Note { record, cas, since, end, safe }, now);
+        self.notes.wrote(Note { record, version, since, end, safe }, now);
     }
 }
 

@@ -9,13 +9,24 @@ use std::io::Write;
 const LINE_MAX: usize = 2048;
 const VALUE_MAX: usize = 1 << 21;
 
+/// The version of an item, and the connection that it was told on.
+///
+/// A server that is started again counts its versions from one again: an old number may be that of
+/// another's new item. A server cannot be started again without ending its connections, so a version
+/// is only ever used on the connection that told it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Version {
+    pub(crate) cas: u64,
+    pub(crate) on: u64,
+}
+
 /// When a value is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum If {
     /// Nothing is there.
     Absent,
     /// What is there has not changed since.
-    Same(u64),
+    Same(Version),
 }
 
 /// One command.
@@ -23,16 +34,16 @@ pub(crate) enum If {
 pub(crate) enum Command {
     Get { key: String },
     Set { key: String, value: Vec<u8>, secs: u32, when: If },
-    Delete { key: String, cas: u64 },
+    Delete { key: String, version: Version },
 }
 
 /// One answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
     /// The value, its version, and how many seconds it has left.
-    Hit { value: Vec<u8>, cas: u64, left: u32 },
+    Hit { value: Vec<u8>, version: Version, left: u32 },
     /// Stored (as this version) or deleted.
-    Done { cas: u64 },
+    Done { version: Version },
     /// Nothing is there.
     Missing,
     /// Something is there already.
@@ -44,16 +55,28 @@ pub(crate) enum Reply {
 }
 
 impl Command {
+    /// Whether it builds on what another connection told.
+    pub(crate) fn stale(&self, on: u64) -> bool {
+        match self {
+            Command::Set { when: If::Same(version), .. } | Command::Delete { version, .. } => {
+                version.on != on
+            }
+            Command::Set { when: If::Absent, .. } | Command::Get { .. } => false,
+        }
+    }
+
     pub(crate) fn encode(&self, number: u32, out: &mut Vec<u8>) {
         // Writing to memory does not fail.
         let _ = match self {
             Command::Get { key } => write!(out, "mg {key} v c t O{number}\r\n"),
-            Command::Delete { key, cas } => write!(out, "md {key} C{cas} O{number}\r\n"),
+            Command::Delete { key, version: Version { cas, .. } } => {
+                write!(out, "md {key} C{cas} O{number}\r\n")
+            }
             Command::Set { key, value, secs, when } => {
                 let length = value.len();
                 let _ = match when {
                     If::Absent => write!(out, "ms {key} {length} ME T{secs} c O{number}\r\n"),
-                    If::Same(cas) => {
+                    If::Same(Version { cas, .. }) => {
                         write!(out, "ms {key} {length} C{cas} T{secs} c O{number}\r\n")
                     }
                 };
@@ -71,7 +94,7 @@ pub(crate) type Parsed = (Reply, Option<u32>, usize);
 ///
 /// # Errors
 /// What stands there, when it is no answer.
-pub(crate) fn parse(buffer: &[u8]) -> Result<Option<Parsed>, String> {
+pub(crate) fn parse(buffer: &[u8], on: u64) -> Result<Option<Parsed>, String> {
     let Some(end) = buffer.iter().position(|b| *b == b'\n') else {
         return if buffer.len() > LINE_MAX { Err(shown(buffer)) } else { Ok(None) };
     };
@@ -95,9 +118,11 @@ pub(crate) fn parse(buffer: &[u8]) -> Result<Option<Parsed>, String> {
             let Some(value) = buffer.get(start..start + size + 2) else { return Ok(None) };
             let value = value.strip_suffix(b"\r\n").ok_or_else(garbage)?.to_vec();
             let (Some(cas), Some(left)) = (flags.cas, flags.left) else { return Err(garbage()) };
-            answer(Reply::Hit { value, cas, left }, start + size + 2)
+            answer(Reply::Hit { value, version: Version { cas, on }, left }, start + size + 2)
         }
-        ("HD", None) => answer(Reply::Done { cas: flags.cas.unwrap_or(0) }, end + 1),
+        ("HD", None) => {
+            answer(Reply::Done { version: Version { cas: flags.cas.unwrap_or(0), on } }, end + 1)
+        }
         ("EN" | "NF", None) => answer(Reply::Missing, end + 1),
         ("NS", None) => answer(Reply::Taken, end + 1),
         ("EX", None) => answer(Reply::Changed, end + 1),
@@ -141,12 +166,17 @@ mod tests {
     #[test]
     fn answers_are_read_whole_or_not_yet() {
         let text = b"VA 2 c7 t5 O3\r\nhi\r\nHD c9 O4\r\n";
-        let hit = Reply::Hit { value: b"hi".to_vec(), cas: 7, left: 5 };
+        let version = |cas| Version { cas, on: 1 };
+        let hit = Reply::Hit { value: b"hi".to_vec(), version: version(7), left: 5 };
+        let parse = |text: &[u8]| super::parse(text, 1);
         for end in 0..19 {
             assert_eq!(parse(&text[..end]), Ok(None), "{end}");
         }
         assert_eq!(parse(text), Ok(Some((hit, Some(3), 19))));
-        assert_eq!(parse(&text[19..]), Ok(Some((Reply::Done { cas: 9 }, Some(4), 10))));
+        assert_eq!(
+            parse(&text[19..]),
+            Ok(Some((Reply::Done { version: version(9) }, Some(4), 10)))
+        );
         assert_eq!(parse(b"EN\r\n"), Ok(Some((Reply::Missing, None, 4))));
         assert_eq!(parse(b"EN O1\r\n"), Ok(Some((Reply::Missing, Some(1), 7))));
         assert_eq!(parse(b"NS c0 O1\r\n"), Ok(Some((Reply::Taken, Some(1), 10))));
@@ -169,7 +199,7 @@ mod tests {
             &huge,
         ];
         for text in wrong {
-            assert!(parse(text).is_err(), "{}", shown(text));
+            assert!(parse(text, 1).is_err(), "{}", shown(text));
         }
     }
 }

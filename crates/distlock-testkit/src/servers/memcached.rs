@@ -8,10 +8,10 @@ pub fn memcached() -> Program {
     program(|port, _| arguments(port, "64", &[]))
 }
 
-/// A memcached of 1 MB, which evicts before long.
+/// A memcached of 2 MB, which evicts before long.
 #[must_use]
 pub fn tiny_memcached() -> Program {
-    program(|port, _| arguments(port, "1", &["-o", "slab_reassign,slab_automove=0"]))
+    program(|port, _| arguments(port, "2", &[]))
 }
 
 /// A memcached that fails when it is full (`-M`).
