@@ -47,7 +47,7 @@ enum Move {
 }
 
 impl Inner {
-    pub(crate) async fn release(&self, key: &Key) -> Result<Released, Error> {
+    pub(crate) async fn release(self: &Arc<Self>, key: &Key) -> Result<Released, Error> {
         let noted = self.notes.lock(&key.lock).filter(|n| n.record.reqs == [key.req]);
         let safe = noted.as_ref().map(|n| n.safe);
         let first = noted.filter(|n| n.record.phase == Phase::Held).map(|n| Seen {
@@ -84,6 +84,7 @@ impl Inner {
             return Err(e);
         }
         self.notes.forget(&key.lock, key.req);
+        self.look_again(key);
         let before = self.notes.spent(key.req);
         let released = match (was, before) {
             (Some(Phase::Held | Phase::Lingering), _) | (None, Some(Spent::Released)) => true,
@@ -97,20 +98,25 @@ impl Inner {
 
     pub(crate) async fn cancel(self: &Arc<Self>, key: &Key) -> Result<(), Error> {
         self.notes.spend(key.req, Spent::Cancelled);
-        let before = self.asked_on(key.req);
         self.remove(key).await?;
-        if before.is_some_and(|connection| connection != self.link.connected()) {
-            let (inner, key) = (self.clone(), key.clone());
-            engine::spawn(async move {
-                for pause in LOOK_AGAIN {
-                    inner.clock.sleep(pause).await;
-                    if let Err(e) = inner.remove(&key).await {
-                        tracing::debug!(lock = %key.lock, error = %e, "looking again");
-                    }
-                }
-            });
-        }
+        self.look_again(key);
         Ok(())
+    }
+
+    /// Removes what may still arrive of a request that has ended.
+    fn look_again(self: &Arc<Self>, key: &Key) {
+        if !self.may_still_arrive(key.req) {
+            return;
+        }
+        let (inner, key) = (self.clone(), key.clone());
+        engine::spawn(async move {
+            for pause in LOOK_AGAIN {
+                inner.clock.sleep(pause).await;
+                if let Err(e) = inner.remove(&key).await {
+                    tracing::debug!(lock = %key.lock, error = %e, "looking again");
+                }
+            }
+        });
     }
 
     /// Takes a request out of the lock, whatever became of it.

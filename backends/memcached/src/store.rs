@@ -18,6 +18,8 @@ use crate::link::Link;
 use crate::notes::Notes;
 
 const PORT: u16 = 11211;
+/// So many acquires whose answer is missing are remembered.
+const MANY: usize = 4096;
 
 /// Locks on a memcached server. Advisory: see [`capability`].
 ///
@@ -31,6 +33,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     pub(crate) link: Link,
     pub(crate) notes: Notes,
+    /// Acquires that may be under way still, and the connection that each went out on.
     asked: Mutex<HashMap<ReqId, u64>>,
 }
 
@@ -86,9 +89,21 @@ impl Inner {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection that an unanswered acquire of this request went out on, if there is one.
-    pub(crate) fn asked_on(&self, req: ReqId) -> Option<u64> {
-        self.asked().remove(&req)
+    /// Remembers that an acquire goes out; the connection that the first of this request did on
+    /// which has not surely arrived.
+    fn asking(&self, req: ReqId) -> u64 {
+        let mut asked = self.asked();
+        if asked.len() >= MANY {
+            asked.clear();
+        }
+        *asked.entry(req).or_insert_with(|| self.link.connected())
+    }
+
+    /// Whether an acquire of this request may still arrive: it went out on a connection that was
+    /// lost. Asked once, when the request ends.
+    pub(crate) fn may_still_arrive(&self, req: ReqId) -> bool {
+        let on = self.asked().remove(&req);
+        on.is_some_and(|on| on != self.link.connected())
     }
 }
 
@@ -113,10 +128,13 @@ impl LeaseStore for Memcached {
 
     async fn acquire(&self, ask: &Ask, _wait_lease: Option<Duration>) -> Result<Answer, Error> {
         // Before it is sent, so that whoever drops this finds it.
-        self.0.asked().entry(ask.req).or_insert_with(|| self.0.link.connected());
+        let on = self.0.asking(ask.req);
         let answer = self.0.acquire(ask).await;
         let answer = answer.map_err(|e| self.0.told("acquire", &ask.lock, e))?;
-        self.0.asked().remove(&ask.req);
+        // All that was asked before on this connection has arrived with it.
+        if on == self.0.link.connected() {
+            self.0.asked().remove(&ask.req);
+        }
         Ok(answer)
     }
 

@@ -18,7 +18,7 @@ use report::Row;
 /// Measures locks beside the raw store calls that any lock needs.
 #[derive(Parser)]
 struct Args {
-    /// memory, sqlite, sqlite-normal or file; all when left out
+    /// memory, sqlite, sqlite-normal, file or memcached; all when left out
     store: Option<String>,
     /// Rows as JSON on stdout
     #[arg(long)]
@@ -31,7 +31,7 @@ struct Args {
     member: Vec<String>,
 }
 
-const STORES: [&str; 4] = ["memory", "sqlite", "sqlite-normal", "file"];
+const STORES: [&str; 5] = ["memory", "sqlite", "sqlite-normal", "file", "memcached"];
 
 fn main() -> ExitCode {
     let args = Args::parse();

@@ -2,8 +2,11 @@
 //!
 //! They run where ours run: asked for by an async task, done on a thread that owns the connection.
 
+mod memcached;
+
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -27,12 +30,18 @@ fn fail(e: impl std::error::Error + Send + Sync + 'static) -> Error {
 }
 
 impl Raw {
-    /// The raw calls of a store, with `names` rows or files in `dir`.
-    pub(crate) fn open(store: &str, dir: &Path, names: usize) -> Result<Self, Error> {
-        Ok(Self(match store {
-            "sqlite" => Door::Thread(worker(sqlite(dir, names, "FULL")?)?),
-            "sqlite-normal" => Door::Thread(worker(sqlite(dir, names, "NORMAL")?)?),
-            "file" => Door::Thread(worker(files(dir, names)?)?),
+    /// The raw calls of a store, with `names` rows or files in `dir`, or keys at its server.
+    pub(crate) fn open(
+        store: &str,
+        dir: &Path,
+        server: Option<SocketAddr>,
+        names: usize,
+    ) -> Result<Self, Error> {
+        Ok(Self(match (store, server) {
+            ("sqlite", _) => Door::Thread(worker(sqlite(dir, names, "FULL")?)?),
+            ("sqlite-normal", _) => Door::Thread(worker(sqlite(dir, names, "NORMAL")?)?),
+            ("file", _) => Door::Thread(worker(files(dir, names)?)?),
+            ("memcached", Some(server)) => Door::Thread(memcached::worker(server, names)?),
             _ => Door::Memory(Arc::new(Mutex::new(vec![0; names]))),
         }))
     }

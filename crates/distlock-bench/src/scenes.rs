@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use distlock::{Clock, Error, Kind, Locks, engine};
+use distlock_testkit::servers::{self, Server};
 use tokio::sync::mpsc;
 
 use crate::crowd;
@@ -23,17 +24,24 @@ pub(crate) async fn all(store: &str, quick: bool) -> Result<Vec<Row>, Error> {
     };
     let io = |e: std::io::Error| Error::new(Kind::Store, "no place to measure in").because(e);
     let dir = tempfile::tempdir_in(std::env::current_dir().map_err(io)?).map_err(io)?;
-    let url = match store {
-        "sqlite" => format!("sqlite:{}", dir.path().join("locks.db").display()),
-        "sqlite-normal" => {
+    // A private copy; it ends with this function.
+    let server = match store {
+        "memcached" => Some(Server::start(servers::memcached()).await?),
+        _ => None,
+    };
+    let address = server.as_ref().map(Server::addr);
+    let url = match (store, address) {
+        ("sqlite", _) => format!("sqlite:{}", dir.path().join("locks.db").display()),
+        ("sqlite-normal", _) => {
             let path = dir.path().join("locks.db");
             format!("sqlite:{}?synchronous=normal", path.display())
         }
-        "file" => format!("file:{}", dir.path().join("locks").display()),
+        ("file", _) => format!("file:{}", dir.path().join("locks").display()),
+        ("memcached", Some(address)) => format!("memcached://{address}"),
         _ => "memory:".to_owned(),
     };
     let locks = distlock::connect(&url).await?;
-    let raw = Raw::open(store, dir.path(), 64)?;
+    let raw = Raw::open(store, dir.path(), address, 64)?;
     let mut rows = solo(store, &locks, &raw, size.solo).await?;
     rows.push(together(store, "64 names in parallel", &locks, &raw, 64, 64, size.each).await?);
     rows.push(together(store, "16 tasks on one name", &locks, &raw, 16, 1, size.each).await?);

@@ -37,7 +37,7 @@ async fn nobody_there_is_said_at_once() {
     drop(port);
     let clock = Clock::system();
     let start = clock.now();
-    let e = connect(address).await.err().expect("nobody is there");
+    let e = connect(address).await.expect_err("nobody is there");
     assert!(clock.now().since(start) < Duration::from_secs(2));
     assert!(e.kind() == Kind::Unreachable && e.is_transient(), "{e:?}");
     assert!(
@@ -78,7 +78,7 @@ async fn something_else_on_that_port_is_found_out() {
         ("CLIENT_ERROR unauthenticated\r\n", Kind::Credentials),
         ("", Kind::Unreachable),
     ] {
-        let e = connect(impostor(answer, "").await).await.err().expect("not a memcached");
+        let e = connect(impostor(answer, "").await).await.expect_err("not a memcached");
         assert_eq!(e.kind(), kind, "{answer:?}: {e:?}");
         assert!(e.hint().is_some(), "{e:?}");
     }
@@ -100,7 +100,7 @@ async fn garbage_in_the_middle_is_an_unknown_outcome() {
 #[tokio::test]
 async fn a_server_without_evictions_is_refused() {
     let server = start(full_memcached()).await;
-    let e = connect(server.addr()).await.err().expect("refused");
+    let e = connect(server.addr()).await.expect_err("refused");
     assert_eq!(e.kind(), Kind::Refused, "{e:?}");
     assert!(e.hint().is_some_and(|h| h.contains("-M")), "{e:?}");
 }

@@ -68,6 +68,25 @@ async fn an_item_lost_after_the_token_is_no_grant() {
     stalls_at(" C").await;
 }
 
+/// Item first, and the fence is raised between the look at it and our own raise: the item is ours
+/// still, and the token is taken again.
+#[tokio::test]
+async fn a_fence_raised_meanwhile_is_taken_again() {
+    let server = start(memcached()).await;
+    let mut valve = Valve::to(server.addr()).await;
+    let a = client(valve.addr).await;
+    valve.shut_at("ms dl1::f:");
+    let lock = a.lock("x").ttl(LONG);
+    let stalled = tokio::spawn(async move { lock.try_acquire().await });
+    valve.holds().await;
+    let far = Clock::system().wall_micros() + 1_000_000_000_000;
+    let (key, value) = (fence_key(&full("x")), far.to_string());
+    raw(server.addr(), &format!("ms {key} {}\r\n{value}\r\n", value.len()), "HD\r\n").await;
+    valve.open();
+    let mine = soon("the stalled one", stalled).await.unwrap().unwrap().expect("its item is there");
+    assert!(mine.token().get() > far, "{:?} is below the fence", mine.token());
+}
+
 /// Somebody raises the fence between: the token is taken again, above it.
 #[tokio::test]
 async fn a_fence_that_others_raised_is_not_passed_below() {
