@@ -44,6 +44,7 @@ pub(crate) async fn rows(
     url: &str,
     dir: &Path,
     length: Duration,
+    call: f64,
 ) -> Result<Vec<Row>, Error> {
     let clock = Clock::system();
     let start = clock.now().plus(Duration::from_millis(500));
@@ -84,7 +85,13 @@ pub(crate) async fn rows(
     let rate = count(Some(all.len())) / length.as_secs_f64();
     Ok(vec![
         Row::new(store, scene, "cycles/s", rate, None),
-        Row::new(store, scene, "hand-over p50 µs", quantile(&mut gaps, 0.5), None),
+        Row::new(
+            store,
+            scene,
+            "hand-over p50 µs, raw = call",
+            quantile(&mut gaps, 0.5),
+            Some(call),
+        ),
         Row::new(store, scene, "hand-over p99 µs", quantile(&mut gaps, 0.99), None),
         Row::new(store, scene, "least / most grants", count(least), Some(count(most))),
     ])

@@ -2,8 +2,12 @@
 //!
 //! They run where ours run: asked for by an async task, done on a thread that owns the connection.
 
+mod memcached;
+pub(crate) mod redis;
+
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -20,6 +24,7 @@ pub(crate) struct Raw(Door);
 enum Door {
     Memory(Arc<Mutex<Vec<u64>>>),
     Thread(mpsc::Sender<(usize, oneshot::Sender<()>)>),
+    Redis(redis::Redis),
 }
 
 fn fail(e: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -27,20 +32,36 @@ fn fail(e: impl std::error::Error + Send + Sync + 'static) -> Error {
 }
 
 impl Raw {
-    /// The raw calls of a store, with `names` rows or files in `dir`.
-    pub(crate) fn open(store: &str, dir: &Path, names: usize) -> Result<Self, Error> {
-        Ok(Self(match store {
-            "sqlite" => Door::Thread(worker(sqlite(dir, names, "FULL")?)?),
-            "sqlite-normal" => Door::Thread(worker(sqlite(dir, names, "NORMAL")?)?),
-            "file" => Door::Thread(worker(files(dir, names)?)?),
-            _ => Door::Memory(Arc::new(Mutex::new(vec![0; names]))),
-        }))
+    /// A mutex.
+    pub(crate) fn memory(names: usize) -> Self {
+        Self(Door::Memory(Arc::new(Mutex::new(vec![0; names]))))
+    }
+
+    /// Updates of one row.
+    pub(crate) fn sqlite(dir: &Path, names: usize, synchronous: &str) -> Result<Self, Error> {
+        Ok(Self(Door::Thread(worker(sqlite(dir, names, synchronous)?)?)))
+    }
+
+    /// `flock`.
+    pub(crate) fn files(dir: &Path, names: usize) -> Result<Self, Error> {
+        Ok(Self(Door::Thread(worker(files(dir, names)?)?)))
+    }
+
+    /// `add` and `delete`.
+    pub(crate) fn memcached(server: SocketAddr, names: usize) -> Result<Self, Error> {
+        Ok(Self(Door::Thread(memcached::worker(server, names)?)))
+    }
+
+    /// `SET NX PX` and a script.
+    pub(crate) fn redis(redis: redis::Redis) -> Self {
+        Self(Door::Redis(redis))
     }
 
     /// Takes and gives back: two calls.
     pub(crate) async fn cycle(&self, name: usize) {
-        for _ in 0..2 {
+        for take in [true, false] {
             match &self.0 {
+                Door::Redis(redis) => redis.call(name, take).await,
                 Door::Memory(rows) => {
                     if let Ok(mut rows) = rows.lock() {
                         rows[name] += 1;

@@ -52,13 +52,13 @@ pub(crate) fn print(rows: &[Row], json: bool) {
         return;
     }
     println!(
-        "{:<8} {:<26} {:<22} {:>12} {:>12} {:>8}",
+        "{:<15} {:<24} {:<28} {:>12} {:>12} {:>8}",
         "store", "scene", "figure", "lock", "raw", "ratio"
     );
     for row in rows {
         let number = |n: Option<f64>, digits| n.map_or("-".to_owned(), |n| format!("{n:.digits$}"));
         println!(
-            "{:<8} {:<26} {:<22} {:>12} {:>12} {:>8}",
+            "{:<15} {:<24} {:<28} {:>12} {:>12} {:>8}",
             row.store,
             row.scene,
             row.figure,

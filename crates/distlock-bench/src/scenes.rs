@@ -6,8 +6,11 @@ use distlock::{Clock, Error, Kind, Locks, engine};
 use tokio::sync::mpsc;
 
 use crate::crowd;
+use crate::peer::Peer;
+use crate::place::Place;
 use crate::raw::Raw;
 use crate::report::{Row, quantile};
+use crate::scale;
 
 /// How long and how often.
 struct Size {
@@ -23,23 +26,38 @@ pub(crate) async fn all(store: &str, quick: bool) -> Result<Vec<Row>, Error> {
     };
     let io = |e: std::io::Error| Error::new(Kind::Store, "no place to measure in").because(e);
     let dir = tempfile::tempdir_in(std::env::current_dir().map_err(io)?).map_err(io)?;
-    let url = match store {
-        "sqlite" => format!("sqlite:{}", dir.path().join("locks.db").display()),
-        "sqlite-normal" => {
-            let path = dir.path().join("locks.db");
-            format!("sqlite:{}?synchronous=normal", path.display())
-        }
-        "file" => format!("file:{}", dir.path().join("locks").display()),
-        _ => "memory:".to_owned(),
-    };
-    let locks = distlock::connect(&url).await?;
-    let raw = Raw::open(store, dir.path(), 64)?;
-    let mut rows = solo(store, &locks, &raw, size.solo).await?;
-    rows.push(together(store, "64 names in parallel", &locks, &raw, 64, 64, size.each).await?);
-    rows.push(together(store, "16 tasks on one name", &locks, &raw, 16, 1, size.each).await?);
+    let place = Place::open(store, dir.path(), 64).await?;
+    let (url, raw) = (&place.url, &place.raw);
+    let locks = distlock::connect(url).await?;
+    let peer = place.redis.filter(|_| store == "redis").map(|at| Peer::open(&[at]));
+    let (mut rows, call) = solo(store, &locks, raw, peer.as_ref(), size.solo).await?;
+    if let Some(server) = place.redis {
+        scale::reset(server).await?;
+        many(&locks, 64, 64, size.each).await?;
+        let (calls, micros) = scale::spent(server, "evalsha").await?;
+        rows.push(Row::new(
+            store,
+            "64 names in parallel",
+            "server µs a script",
+            micros / calls,
+            None,
+        ));
+    }
+    rows.push(together(store, "64 names in parallel", &locks, raw, 64, 64, size.each).await?);
+    if let Some(peer) = peer {
+        rows.push(beside(store, &locks, &peer, size.each).await?);
+    }
+    rows.push(together(store, "16 tasks on one name", &locks, raw, 16, 1, size.each).await?);
+    rows.extend(line(store, &locks, size.crowd, call).await?);
     locks.close().await;
     if store != "memory" {
-        rows.extend(crowd::rows(store, &url, dir.path(), size.crowd).await?);
+        rows.extend(crowd::rows(store, url, dir.path(), size.crowd, call).await?);
+    }
+    if store == "redis"
+        && let Some(server) = place.redis
+    {
+        rows.extend(scale::lines(store, url, server).await?);
+        rows.extend(scale::holds(store, url, quick).await?);
     }
     Ok(rows)
 }
@@ -50,30 +68,93 @@ async fn cycle(locks: &Locks, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// One task on one name: ours and raw in turns, so that both meet the same weather.
-async fn solo(store: &str, locks: &Locks, raw: &Raw, rounds: usize) -> Result<Vec<Row>, Error> {
+/// One task on one name: ours, raw and a peer in turns, so that all meet the same weather. Also says
+/// what one raw call takes.
+async fn solo(
+    store: &str,
+    locks: &Locks,
+    raw: &Raw,
+    peer: Option<&Peer>,
+    rounds: usize,
+) -> Result<(Vec<Row>, f64), Error> {
     let clock = Clock::system();
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let (mut ours, mut theirs, mut peers) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds + rounds / 10 {
         let start = clock.now();
         cycle(locks, "solo").await?;
         let middle = clock.now();
         raw.cycle(0).await;
         let end = clock.now();
+        if let Some(peer) = peer {
+            peer.cycle("solo peer").await?;
+        }
+        let last = clock.now();
         // The first tenth warms up.
         if round >= rounds / 10 {
             ours.push(middle.since(start));
             theirs.push(end.since(middle));
+            peers.push(last.since(end));
         }
     }
-    let row = |q, figure| {
-        let (lock, raw) = (quantile(&mut ours.clone(), q), quantile(&mut theirs.clone(), q));
-        Row::new(store, "solo cycle", figure, lock, Some(raw))
-    };
-    Ok(vec![row(0.5, "p50 µs"), row(0.99, "p99 µs")])
+    let (scene, mut rows) = ("solo cycle", Vec::new());
+    for (q, figure) in [(0.5, "p50 µs"), (0.99, "p99 µs")] {
+        let (lock, raw) = (quantile(&mut ours, q), quantile(&mut theirs, q));
+        rows.push(Row::new(store, scene, figure, lock, Some(raw)));
+        if peer.is_some() {
+            let beside = quantile(&mut peers, q);
+            rows.push(Row::new(
+                store,
+                scene,
+                format!("{figure}, raw = rslock"),
+                lock,
+                Some(beside),
+            ));
+        }
+    }
+    let call = quantile(&mut theirs, 0.5) / 2.0;
+    Ok((rows, call))
+}
+
+/// So many cycles a second.
+fn rate(count: usize, took: Duration) -> f64 {
+    #[allow(clippy::cast_precision_loss)]
+    let count = count as f64;
+    count / took.as_secs_f64()
+}
+
+/// Runs a task so many times side by side, and says how long it took.
+async fn side_by_side<F>(tasks: usize, work: impl Fn(usize) -> F) -> Result<Duration, Error>
+where
+    F: Future<Output = Result<(), Error>> + Send + 'static,
+{
+    let clock = Clock::system();
+    let (tx, mut done) = mpsc::unbounded_channel();
+    let start = clock.now();
+    for task in 0..tasks {
+        let (work, tx) = (work(task), tx.clone());
+        spawn(async move { drop(tx.send(work.await)) });
+    }
+    for _ in 0..tasks {
+        done.recv().await.unwrap_or(Ok(()))?;
+    }
+    Ok(clock.now().since(start))
 }
 
 /// Many tasks, on as many names as there are given.
+async fn many(locks: &Locks, tasks: usize, names: usize, each: usize) -> Result<Duration, Error> {
+    side_by_side(tasks, |task| {
+        let (locks, name) = (locks.clone(), format!("{names} names {}", task % names));
+        async move {
+            for _ in 0..each {
+                cycle(&locks, &name).await?;
+            }
+            Ok(())
+        }
+    })
+    .await
+}
+
+/// Ours, then as many raw calls.
 async fn together(
     store: &str,
     scene: &'static str,
@@ -83,44 +164,76 @@ async fn together(
     names: usize,
     each: usize,
 ) -> Result<Row, Error> {
-    let clock = Clock::system();
-    let (tx, mut done) = mpsc::unbounded_channel();
-    let start = clock.now();
-    for task in 0..tasks {
-        let (locks, tx, name) = (locks.clone(), tx.clone(), format!("{scene} {}", task % names));
-        spawn(async move {
-            let mut result = Ok(());
-            for _ in 0..each {
-                result = result.and(cycle(&locks, &name).await);
-            }
-            let _ = tx.send(result);
-        });
-    }
-    for _ in 0..tasks {
-        done.recv().await.unwrap_or(Ok(()))?;
-    }
-    let ours = clock.now().since(start);
-    let start = clock.now();
-    for task in 0..tasks {
-        let (raw, tx) = (raw.clone(), tx.clone());
-        spawn(async move {
+    let ours = many(locks, tasks, names, each).await?;
+    let theirs = side_by_side(tasks, |task| {
+        let raw = raw.clone();
+        async move {
             for _ in 0..each {
                 raw.cycle(task % names).await;
             }
-            let _ = tx.send(Ok(()));
-        });
+            Ok(())
+        }
+    });
+    let (ours, theirs) = (rate(tasks * each, ours), rate(tasks * each, theirs.await?));
+    Ok(Row::new(store, scene, "cycles/s", ours, Some(theirs)))
+}
+
+/// Ours, then a peer's.
+async fn beside(store: &str, locks: &Locks, peer: &Peer, each: usize) -> Result<Row, Error> {
+    let ours = many(locks, 64, 64, each).await?;
+    let theirs = side_by_side(64, |task| {
+        let peer = peer.clone();
+        async move {
+            for _ in 0..each {
+                peer.cycle(&format!("peer {task}")).await?;
+            }
+            Ok(())
+        }
+    });
+    let (ours, theirs) = (rate(64 * each, ours), rate(64 * each, theirs.await?));
+    Ok(Row::new(store, "64 names in parallel", "cycles/s, raw = rslock", ours, Some(theirs)))
+}
+
+/// Sixteen tasks in one line for a while: how long from a release to the next grant, in raw calls,
+/// and who got how many.
+async fn line(store: &str, locks: &Locks, length: Duration, call: f64) -> Result<Vec<Row>, Error> {
+    let clock = Clock::system();
+    let end = clock.now().plus(length);
+    let (tx, mut times) = mpsc::unbounded_channel();
+    side_by_side(16, |task| {
+        let (locks, clock, tx) = (locks.clone(), clock.clone(), tx.clone());
+        async move {
+            while clock.now() < end {
+                let guard = locks.lock("line").await?;
+                let granted = clock.now();
+                let _ = guard.release().await?;
+                let _ = tx.send((granted, task));
+            }
+            Ok(())
+        }
+    })
+    .await?;
+    drop(tx);
+    let (mut granted, mut counts) = (Vec::new(), [0u32; 16]);
+    while let Some((at, task)) = times.recv().await {
+        granted.push(at);
+        counts[task] += 1;
     }
-    for _ in 0..tasks {
-        done.recv().await.unwrap_or(Ok(()))?;
-    }
-    let theirs = clock.now().since(start);
-    #[allow(clippy::cast_precision_loss)]
-    let rate = |d: Duration| (tasks * each) as f64 / d.as_secs_f64();
-    Ok(Row::new(store, scene, "cycles/s", rate(ours), Some(rate(theirs))))
+    granted.sort_unstable();
+    // Each gives back as soon as it has it, so from grant to grant is one hand-over.
+    let mut gaps: Vec<Duration> = granted.windows(2).map(|w| w[1].since(w[0])).collect();
+    let (least, most) = (counts.iter().min().copied(), counts.iter().max().copied());
+    let count = |n: Option<u32>| f64::from(n.unwrap_or(0));
+    let scene = "16 tasks on one name";
+    let gap = quantile(&mut gaps, 0.5);
+    Ok(vec![
+        Row::new(store, scene, "hand-over p50 µs, raw = call", gap, Some(call)),
+        Row::new(store, scene, "least / most grants", count(least), Some(count(most))),
+    ])
 }
 
 /// On the caller's runtime: that is where users' tasks run.
-fn spawn(work: impl Future<Output = ()> + Send + 'static) {
+pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     debug_assert!(!engine::on_library_thread());
     #[allow(clippy::disallowed_methods)] // these are the users' tasks, not the library's
     drop(tokio::spawn(work));

@@ -40,7 +40,7 @@ pub(crate) struct Args {
 /// What every verb takes, before or after it.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Everywhere {
-    /// The store: sqlite:PATH, file:DIR [default: $DISTLOCK_URL, $DISTLOCK_URL_FILE, or SQLite
+    /// The store: sqlite:PATH, file:DIR, memcached://HOST [default: $DISTLOCK_URL, $DISTLOCK_URL_FILE, or SQLite
     /// in the user's state directory]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     pub(crate) url: Option<String>,

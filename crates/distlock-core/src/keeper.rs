@@ -71,7 +71,7 @@ impl Keeper {
     /// Looks after a hold from now on.
     pub(crate) fn add(self: &Arc<Self>, hold: Arc<Hold>, sent: BootInstant, renew: bool) {
         // A grant may be a replay of an older one, with less than its TTL left.
-        let pace = pace(&hold).min(hold.deadline().since(sent) / 3);
+        let pace = self.pace(&hold).min(hold.deadline().since(sent) / 3);
         let next = if renew { sent.plus(pace) } else { BootInstant::FAR };
         let first = next.min(hold.deadline());
         let entry = Entry { hold: hold.clone(), next, tries: 0, in_flight: false };
@@ -193,6 +193,15 @@ impl Keeper {
         self.alarm.bell.notify_one();
     }
 
+    /// A third of what may be believed of a full lease (the margin of a store with a coarse clock is
+    /// most of a short one), up to a tenth less, differently for each hold, so that the clients of
+    /// a store do not renew in step.
+    fn pace(&self, hold: &Hold) -> Duration {
+        let margin = self.backend.capability().margin(hold.ttl);
+        let third = hold.ttl.saturating_sub(margin) / 3;
+        third - third / 10 * u32::from(hold.key.req.as_bytes()[15]) / 255
+    }
+
     fn take(&self, hold: &Arc<Hold>, answer: Option<Kept>, cut: bool) -> &'static str {
         let mut kept = self.kept();
         let entry = kept.get_mut(&hold.key.req).filter(|e| Arc::ptr_eq(&e.hold, hold));
@@ -203,7 +212,7 @@ impl Keeper {
                 if let Some(entry) = entry {
                     entry.in_flight = false;
                     entry.tries = 0;
-                    entry.next = sent.plus(pace(hold));
+                    entry.next = sent.plus(self.pace(hold));
                 }
                 tracing::trace!(lock = %hold.key.lock, token = %hold.token, "renewed");
                 "kept"
@@ -255,13 +264,6 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.alarm.bell.notify_one();
     }
-}
-
-/// A third of the TTL, up to a tenth less, differently for each hold, so that the clients of a
-/// store do not renew in step.
-fn pace(hold: &Hold) -> Duration {
-    let third = hold.ttl / 3;
-    third - third / 10 * u32::from(hold.key.req.as_bytes()[15]) / 255
 }
 
 #[cfg(test)]

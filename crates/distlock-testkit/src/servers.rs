@@ -4,6 +4,7 @@
 //! | what | how |
 //! |---|---|
 //! | any program with a port | [`Program`], [`Server`], [`Port`] |
+//! | a memcached | [`memcached()`] and others |
 //! | a redis-server | [`Redis`], or [`redis`] for a plain one |
 //! | a redis-server with TLS | [`Certs`] and [`Redis::tls`] |
 //! | a server whose wall clock moves | [`WallClock`] and [`Redis::clock`] |
@@ -15,6 +16,7 @@
 mod cluster;
 mod eventually;
 mod imposter;
+mod memcached;
 mod offspring;
 mod port;
 mod process;
@@ -27,6 +29,7 @@ mod wallclock;
 
 pub use cluster::{Cluster, Migration};
 pub use imposter::Imposter;
+pub use memcached::{full_memcached, memcached, silent_memcached, tiny_memcached};
 pub use port::Port;
 pub use process::Server;
 pub use program::Program;

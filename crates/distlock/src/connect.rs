@@ -186,10 +186,17 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
         "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "redis+cluster" => {
             Err(missing("redis"))
         }
+        #[cfg(feature = "memcached")]
+        "memcached" => {
+            known(&url, &[])?;
+            Ok(distlock_memcached::Memcached::connect(&url).await?.into_backend())
+        }
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => Err(missing("sqlite")),
         #[cfg(not(feature = "file"))]
         "file" => Err(missing("file")),
+        #[cfg(not(feature = "memcached"))]
+        "memcached" => Err(missing("memcached")),
         other => Err(Error::new(Kind::Usage, format!("no store is called {other:?}"))
             .with_hint(format!("known: {}", schemes().join(", ")))),
     }
@@ -232,6 +239,7 @@ fn schemes() -> Vec<&'static str> {
         "redis+unix:SOCKET",
         "redis+sentinel://HOSTS/NAME",
         "redis+cluster://HOSTS",
+        "memcached://HOST:PORT",
     ]
 }
 
@@ -252,6 +260,8 @@ pub fn stores() -> Vec<Capability> {
         all.extend(kinds.map(|kind| capability(kind, &usual)));
         all.push(capability(Kind::Single, &usual.algorithm(Algorithm::Plain)));
     }
+    #[cfg(feature = "memcached")]
+    all.push(distlock_memcached::capability().clone());
     all
 }
 

@@ -1,0 +1,37 @@
+//! The laws every store must pass, over memcached.
+use distlock_core::url::StoreUrl;
+use distlock_core::{Error, Locks};
+use distlock_memcached::{Memcached, capability, lock_key};
+use distlock_testkit::servers::{Server, memcached};
+use distlock_testkit::{Made, Site, Suite, suite};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+fn server(site: &Site) -> &Server {
+    site.kept::<Server>().expect("its server")
+}
+
+suite!(
+    Suite::by_url(
+        capability().clone(),
+        |_| Box::pin(async {
+            let server = Server::start(memcached()).await?;
+            Ok::<_, Error>(Made::with(format!("memcached://{}", server.addr()), server))
+        }),
+        |url| {
+            let url = StoreUrl::parse(url);
+            Box::pin(async move { Memcached::connect(&url?).await.map(Locks::from_store) })
+        }
+    )
+    .lose(|site, lock| Box::pin(async move {
+        let mut stream = TcpStream::connect(server(site).addr()).await.expect("the server");
+        let line = format!("md {}\r\n", lock_key(lock));
+        stream.write_all(line.as_bytes()).await.expect("a command");
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).await.expect("an answer");
+        assert_eq!(&answer, b"HD\r\n", "the item goes");
+    }))
+    .restart(|site| Box::pin(async move {
+        server(site).restart().await.expect("it starts again");
+    }))
+);

@@ -1,0 +1,48 @@
+//! What stands on the server.
+
+use std::time::Duration;
+
+use distlock_core::Kind;
+use distlock_memcached::lock_key;
+use distlock_testkit::servers::memcached;
+
+use crate::kit::{LONG, client, full, raw, start, take};
+
+/// No item is for ever, whatever was done to it: a client that dies leaves nothing behind.
+#[tokio::test]
+async fn every_item_ends_by_itself() {
+    let server = start(memcached()).await;
+    let locks = client(server.addr()).await;
+    let held = take(&locks, "held").await;
+    let _ = take(&locks, "released").await.release().await.unwrap();
+    let minute = Duration::from_secs(60);
+    let short = locks.lock("lingering").ttl(LONG).min_hold(minute).await.unwrap();
+    let _ = short.release().await.unwrap();
+    let revoked = take(&locks, "revoked").await;
+    locks.force("revoked", None, distlock_core::Force::Revoke).await.unwrap();
+    let dump = raw(server.addr(), "lru_crawler metadump all\r\n", "END\r\n").await;
+    let items: Vec<&str> = dump.lines().filter(|l| l.starts_with("key=dl1")).collect();
+    assert_eq!(items.len(), 7, "three locks and four fences: {items:?}");
+    for item in items {
+        assert!(!item.contains("exp=-1"), "for ever: {item}");
+    }
+    drop((held, revoked));
+}
+
+/// What others wrote at a lock's key is not taken for a lock, and not removed.
+#[tokio::test]
+async fn what_is_newer_or_not_ours_is_refused() {
+    let server = start(memcached()).await;
+    let locks = client(server.addr()).await;
+    for (value, word) in [("{\"v\":2}", "newer"), ("hello", "not written by distlock")] {
+        let key = lock_key(&full("x"));
+        raw(server.addr(), &format!("ms {key} {}\r\n{value}\r\n", value.len()), "HD\r\n").await;
+        let e = locks.lock("x").try_acquire().await.expect_err(word);
+        assert!(e.kind() == Kind::Layout && e.to_string().contains(word), "{e:?}");
+        assert!(e.hint().is_some());
+        let e = locks.force("x", None, distlock_core::Force::Now).await.expect_err(word);
+        assert_eq!(e.kind(), Kind::Layout);
+        let there = raw(server.addr(), &format!("mg {key} v\r\nmn\r\n"), "MN\r\n").await;
+        assert!(there.contains(value), "{there}");
+    }
+}
