@@ -81,7 +81,7 @@ impl Redis {
     async fn ask(&self, keys: Keys, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
         let make = |link: &Link| moves::acquire(&keys, ask, wait, &link.via, COUNTED);
         let (value, link) = self.router.play(&keys, make).await?;
-        let answer = moves::acquired(&value).and_then(answer::acquired)?;
+        let answer = moves::acquired(&value, ask.ttl).and_then(answer::acquired)?;
         if let Answer::Granted { left, .. } = &answer {
             // An error says that the outcome is unknown, and whoever asked cancels.
             self.replicated(&link, *left).await?;
@@ -174,15 +174,25 @@ impl LeaseStore for Redis {
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        let beats = waiting.iter().map(|(key, wait)| (Keys::of(&key.lock), key.req, *wait));
+        // Those of one lock together: the server then opens its record once.
+        let mut order: Vec<usize> = (0..waiting.len()).collect();
+        order.sort_by(|a, b| waiting[*a].0.lock.cmp(&waiting[*b].0.lock));
+        let beats = order.iter().map(|i| {
+            let (key, wait) = &waiting[*i];
+            (Keys::of(&key.lock), key.req, *wait)
+        });
         let play = |batch: Vec<Renewable>| async move {
             let make = |link: &Link| moves::heartbeat(&batch, &link.via, COUNTED);
             let (value, _) = self.router.play(&batch[0].0, make).await?;
             moves::pulses(&value, batch.len())
         };
         let replies = self.batched(beats.collect(), |beat| &beat.0, play).await;
-        let pulses = replies.into_iter().map(|r| r.and_then(answer::pulsed));
-        pulses.collect::<Result<_, _>>().map_err(|e| e.during("heartbeat").store(&self.site))
+        let mut pulses = vec![Pulse::Unknown; waiting.len()];
+        for (i, reply) in order.into_iter().zip(replies) {
+            let pulse = reply.and_then(answer::pulsed);
+            pulses[i] = pulse.map_err(|e| e.during("heartbeat").store(&self.site))?;
+        }
+        Ok(pulses)
     }
 
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
