@@ -241,6 +241,10 @@ impl LeaseStore for Plain {
         &self.shared.clock
     }
 
+    fn ends_in_time(&self) -> bool {
+        true
+    }
+
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let told = self.told("acquire", &ask.lock);
         let keys = keys(&ask.lock).map_err(&told)?;

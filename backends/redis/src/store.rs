@@ -163,6 +163,10 @@ impl LeaseStore for Redis {
         &self.shared.clock
     }
 
+    fn ends_in_time(&self) -> bool {
+        true
+    }
+
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let keys = Keys::of(&ask.lock);
         let link = self.router.link(&keys).await.map_err(self.told("acquire", &ask.lock))?;

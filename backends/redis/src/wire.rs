@@ -1,12 +1,13 @@
 //! One connection: bounded calls out, wake-ups in, on the same socket.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use distlock_core::{Clock, Error};
+use distlock_core::{Clock, Error, engine};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
+use tokio_util::sync::CancellationToken;
 
 use crate::address::{Address, Entry};
 use crate::call::Call;
@@ -56,12 +57,61 @@ impl Fault {
 }
 
 /// A connection. It is driven on the library's thread, and usable from any.
+///
+/// Calls have no timers of their own: setting one for each call costs as much as the call. Answers
+/// come in the order of the calls, so one look at the whole connection from time to time tells
+/// whether it is stuck, and then all calls on it fail.
 pub(crate) struct Wire {
     connection: MultiplexedConnection,
-    clock: Clock,
     timeout: Duration,
     over: Arc<AtomicBool>,
+    calls: Arc<Calls>,
 }
+
+/// The calls of a connection.
+#[derive(Default)]
+struct Calls {
+    under_way: AtomicU64,
+    answered: AtomicU64,
+    /// No answer came for too long.
+    stuck: CancellationToken,
+}
+
+/// One call under way.
+struct UnderWay<'a>(&'a Calls);
+
+impl<'a> UnderWay<'a> {
+    fn new(calls: &'a Calls) -> Self {
+        calls.under_way.fetch_add(1, Ordering::AcqRel);
+        Self(calls)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    /// Answered, failed, or nobody waits for it any more.
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Looks a few times within `timeout` whether answers come.
+async fn watch(calls: Weak<Calls>, clock: Clock, timeout: Duration) {
+    let (mut answered, mut quiet) = (0, clock.now());
+    loop {
+        clock.sleep(timeout / LOOKS).await;
+        let Some(calls) = calls.upgrade() else { return };
+        let now = clock.now();
+        let heard = calls.answered.load(Ordering::Acquire);
+        if heard != answered || calls.under_way.load(Ordering::Acquire) == 0 {
+            (answered, quiet) = (heard, now);
+        } else if now.since(quiet) >= timeout {
+            return calls.stuck.cancel();
+        }
+    }
+}
+
+/// How often a connection is looked at within the bound of a call.
+const LOOKS: u32 = 4;
 
 impl Wire {
     /// Connects and logs in. To be called on the library's thread, which drives the connection.
@@ -81,7 +131,11 @@ impl Wire {
         let client = entry.client(address)?;
         let opening = client.get_multiplexed_async_connection_with_config(&config);
         match clock.timeout(timeout, opening).await {
-            Some(Ok(connection)) => Ok(Self { connection, clock: clock.clone(), timeout, over }),
+            Some(Ok(connection)) => {
+                let calls = Arc::<Calls>::default();
+                engine::spawn(watch(Arc::downgrade(&calls), clock.clone(), timeout));
+                Ok(Self { connection, timeout, over, calls })
+            }
             Some(Err(e)) => Err(trouble::opening(&e, address)),
             None => Err(trouble::unreachable(address, timeout)),
         }
@@ -89,7 +143,7 @@ impl Wire {
 
     /// Whether it has ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        self.over.load(Ordering::Acquire) || self.calls.stuck.is_cancelled()
     }
 
     /// Lets nobody use it from now on; what is under way goes on.
@@ -145,9 +199,14 @@ impl Wire {
         &self,
         call: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, Fault> {
-        match self.clock.timeout(self.timeout, call).await {
-            Some(answer) => answer.map_err(Fault::Redis),
-            None => Err(Fault::Silent(self.timeout)),
+        let _under_way = UnderWay::new(&self.calls);
+        tokio::select! {
+            biased;
+            answer = call => {
+                self.calls.answered.fetch_add(1, Ordering::AcqRel);
+                answer.map_err(Fault::Redis)
+            }
+            () = self.calls.stuck.cancelled() => Err(Fault::Silent(self.timeout)),
         }
     }
 }

@@ -96,6 +96,12 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// The clock deadlines are counted on.
     fn clock(&self) -> &Clock;
 
+    /// Whether the store itself sees to it that every call ends in time. Then the driver sets no
+    /// timer for each call, which over a network costs about as much as the call.
+    fn ends_in_time(&self) -> bool {
+        false
+    }
+
     /// Asks, asks again, confirms or polls. With `wait_lease` the request stands in line and is
     /// dropped when not heard of for that long.
     fn acquire(
