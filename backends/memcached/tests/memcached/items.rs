@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use distlock_core::Kind;
+use distlock_core::{Clock, Kind};
 use distlock_memcached::lock_key;
 use distlock_testkit::servers::memcached;
 
-use crate::kit::{LONG, client, full, raw, start, take};
+use crate::kit::{LONG, client, full, raw, start, take, until};
 
 /// No item is for ever, whatever was done to it: a client that dies leaves nothing behind.
 #[tokio::test]
@@ -27,6 +27,34 @@ async fn every_item_ends_by_itself() {
         assert!(!item.contains("exp=-1"), "for ever: {item}");
     }
     drop((held, revoked));
+}
+
+/// The server counts whole seconds, and nobody knows where they begin: at whatever part of one a
+/// lock is taken, its guard has stopped believing before the item ends.
+#[tokio::test]
+async fn a_guard_ends_before_its_item_at_every_part_of_a_second() {
+    let server = start(memcached()).await;
+    let (locks, other) = (client(server.addr()).await, client(server.addr()).await);
+    let (clock, eighth) = (Clock::system(), Duration::from_millis(125));
+    let (mut held, first) = (Vec::new(), clock.now());
+    for part in 0..8 {
+        clock.sleep_until(first.plus(eighth * part)).await;
+        let lock = locks.lock(format!("part {part}")).ttl(Duration::from_secs(4));
+        held.push((part, lock.without_renewal().await.unwrap()));
+    }
+    until("the end of every item", async || {
+        let mut left = Vec::new();
+        for (part, guard) in held.drain(..) {
+            if other.show(format!("part {part}")).await.unwrap().is_some() {
+                left.push((part, guard));
+            } else {
+                assert!(guard.check().is_err(), "part {part}: the item ended before its guard");
+            }
+        }
+        held = left;
+        held.is_empty()
+    })
+    .await;
 }
 
 /// What others wrote at a lock's key is not taken for a lock, and not removed.
