@@ -41,8 +41,11 @@ async fn with_three_of_five_dead_nobody_is_granted() {
         let scene = Scene::of(5);
         let client = scene.client();
         scene.faults(&[fault; 3]);
-        let one = ask();
+        let (one, start) = (ask(), scene.clock.now());
         let e = scene.try_lock(&client, &one).await.expect_err("too few nodes");
+        // Fifty milliseconds for the bid and as many for its undo.
+        let took = scene.clock.now().since(start);
+        assert!(took <= Duration::from_millis(105), "{fault:?}: {took:?}");
         assert_eq!(e.kind(), Kind::Unreachable);
         assert!(e.hint().is_some() && e.to_string().contains("2 of 5"), "{e}");
         // Also not what waits, which says so when its place cannot be kept any longer.

@@ -80,8 +80,8 @@ impl Scene {
 
     /// Lets time run until something is so.
     pub(crate) async fn until(&self, what: &str, so: impl Fn() -> bool) {
-        // An hour of the nodes' time is longer than any debt or lease.
-        for _ in 0..3_600_000 {
+        // A minute of the nodes' time is longer than any debt or lease.
+        for _ in 0..60_000 {
             if so() {
                 return;
             }

@@ -10,23 +10,15 @@ use crate::scene::{Scene, TTL, ask, name, poll_once};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Sends a bid whose answers come late, and stops the client for a while before it sees them.
+/// Sends a bid that is served at once, and stops the client for a while before it sees the answers.
 async fn paused(scene: &Scene, pause: Duration, meanwhile: impl Fn()) -> (Attempt, u64) {
     let (client, one) = (scene.client(), ask());
-    scene.faults(&[Fault::Late(MS); 5]);
+    scene.faults(&[Fault::Tardy(MS); 5]);
     let mut acquire = pin!(client.acquire(&one, None));
     assert!(poll_once(acquire.as_mut()).await.is_none(), "the answers are under way");
     let proposal = scene.clock.wall_micros();
-    // All five bids are under way when the clock jumps.
-    while scene.clock.sleepers() < 6 {
-        tokio::task::yield_now().await;
-    }
     meanwhile();
     scene.clock.advance(pause);
-    let served = || scene.nodes.iter().all(|n| n.calls() > 0);
-    while !served() {
-        tokio::task::yield_now().await;
-    }
     scene.faults(&[]);
     (scene.run(acquire).await.expect("an answer"), proposal)
 }
