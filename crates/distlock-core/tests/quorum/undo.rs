@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use distlock_core::quorum::Fault;
-use distlock_core::seam::{Backend, Released};
+use distlock_core::seam::{Attempt, Backend, Released};
 
-use crate::scene::{Scene, TTL, ask};
+use crate::scene::{Scene, TTL, ask, poll_once};
 
 #[tokio::test]
 async fn s24_a_failed_acquire_is_removed_from_all_nodes() {
@@ -32,6 +32,26 @@ async fn s24_a_failed_acquire_is_removed_from_all_nodes() {
         assert!(scene.nodes[..2].iter().all(spent), "{fault:?}");
     }
     assert_eq!(scene.owned(held.req), 3, "the holder is not touched");
+}
+
+#[tokio::test]
+async fn s24_an_undo_that_did_not_arrive_is_repeated() {
+    let scene = Scene::of(5);
+    let (a, b) = (scene.client(), scene.client());
+    scene.faults(&[Fault::Down, Fault::Down]);
+    scene.lock(&a, &ask()).await;
+    // The node grants, is cut off before it can answer, and hears nothing of the undo.
+    scene.faults(&[Fault::Mute]);
+    let (failed, start) = (ask(), scene.clock.now());
+    let mut acquire = std::pin::pin!(b.acquire(&failed, None));
+    assert!(poll_once(acquire.as_mut()).await.is_none(), "one answer is missing");
+    scene.faults(&[Fault::Silent]);
+    let attempt = scene.run(acquire).await.expect("an answer");
+    assert!(matches!(attempt, Attempt::Busy(_)), "{attempt:?}");
+    assert_eq!(scene.owned(failed.req), 1);
+    scene.faults(&[]);
+    scene.until("the undo is repeated", || scene.owned(failed.req) == 0).await;
+    assert!(scene.clock.now().since(start) < TTL / 2, "left to its lease");
 }
 
 #[tokio::test]
