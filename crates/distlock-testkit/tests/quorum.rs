@@ -10,7 +10,7 @@ use distlock_testkit::{Made, Suite, suite};
 
 fn node(i: usize) -> MemoryNode {
     // Five servers' tombstones are in this process's memory, which one law weighs.
-    let rules = NodeRules { tombstone: Duration::from_millis(200), ..NodeRules::default() };
+    let rules = NodeRules { tombstone: Duration::from_millis(20), ..NodeRules::default() };
     MemoryNode::new(format!("node{i}"), Clock::system()).with_rules(rules)
 }
 
