@@ -41,6 +41,7 @@ pub mod mode;
 pub mod name;
 mod observe;
 pub mod pinned;
+pub mod quorum;
 mod reaper;
 pub mod seam;
 pub mod session;
