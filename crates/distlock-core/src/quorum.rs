@@ -1,9 +1,45 @@
 //! The quorum family: one lock out of a majority of independent nodes.
+//!
+//! 1. A bid goes to all nodes at once, with a proposed token; each call is bounded, so that a dead
+//!    node costs little and a slow one is not waited for.
+//! 2. Accepted by a majority, it is granted; granted but not accepted, the token is written back
+//!    to those that are still owned, and a majority of these grants. What counts is what is left
+//!    of the lease after the last answer, from before the first question.
+//! 3. Whatever fails is undone at every node; nodes that do not answer are told until they do.
+//! 4. A renewal counts only ownerships that were never interrupted. Nodes that lost theirs are
+//!    taken again, and count from the next round on.
+//! 5. Waiters stand in all lines under one ticket, so that the nodes agree on who is next.
+//!
+//! | where | what |
+//! |---|---|
+//! | [`QuorumNode`] | what a node must offer |
+//! | [`NodeState`] | the pure specification of a node |
+//! | [`MemoryNode`] | the specification as a node, with faults on command |
+//! | [`Quorum`] | the driver |
 
+mod attempt;
+mod bells;
+mod debts;
+mod drift;
+mod ending;
+mod fan;
+mod holds;
+mod keep;
+mod memory;
 mod node;
 mod state;
 mod step;
+mod view;
+mod wait;
 
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+pub use memory::{Fault, MemoryNode};
 pub use node::{
     Ballot, Bid, Commit, Committed, Generation, Heal, NodeDue, NodeKept, Place, QuorumNode, Round,
     Vote,
@@ -12,3 +48,243 @@ pub use state::{
     NodeHold, NodeOp, NodePhase, NodeReply, NodeRules, NodeSpent, NodeState, NodeStep, NodeWaiter,
     Who,
 };
+
+use crate::capability::{Capability, Fence};
+use crate::clock::Clock;
+use crate::error::{Error, Kind};
+use crate::info::{LockInfo, Query};
+use crate::lease::Wake;
+use crate::name::FullName;
+use crate::seam::{
+    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
+};
+use crate::store::Store;
+use crate::token::Token;
+
+/// How long a node may take at most, in microseconds; a tenth of the TTL when that is less.
+const PER_NODE: u64 = 50_000;
+/// No node gets less, however small the TTL: below it even a healthy one would seem dead.
+const LEAST: Duration = Duration::from_millis(5);
+/// How long a node may take to list locks.
+const CALL: Duration = Duration::from_secs(10);
+/// So many nodes fit the driver's bookkeeping, and more make no lock safer.
+const MOST_NODES: usize = 63;
+
+/// A majority of nodes as a [`Backend`].
+pub struct Quorum<N: QuorumNode> {
+    inner: Arc<Inner<N>>,
+    events: Mutex<Option<UnboundedReceiver<Event>>>,
+}
+
+struct Inner<N> {
+    nodes: Vec<Arc<Node<N>>>,
+    site: String,
+    majority: usize,
+    /// Whether the nodes keep counters, so that tokens have an order and waiters a line.
+    ordered: bool,
+    /// In microseconds.
+    per_node: AtomicU64,
+    drift: drift::Drift,
+    bells: bells::Bells,
+    holds: holds::Holds,
+}
+
+/// One node, and what the driver remembers of it.
+struct Node<N> {
+    node: N,
+    /// It did not answer when last asked: nobody waits for it if the others suffice.
+    ailing: AtomicBool,
+    healing: AtomicBool,
+    debts: debts::Debts,
+}
+
+impl<N> Node<N> {
+    fn answered(&self, well: bool) {
+        self.ailing.store(!well, Ordering::Release);
+    }
+
+    fn ails(&self) -> bool {
+        self.ailing.load(Ordering::Acquire)
+    }
+
+    /// True for one at a time.
+    fn start_healing(&self) -> bool {
+        !self.healing.swap(true, Ordering::AcqRel)
+    }
+
+    fn stop_healing(&self) {
+        self.healing.store(false, Ordering::Release);
+    }
+}
+
+impl<N: QuorumNode> Quorum<N> {
+    /// Drives nodes that are told apart by nothing but their place, under the name of `site`.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] unless the number of nodes is odd and at least three.
+    pub fn new(site: impl Into<String>, nodes: Vec<N>) -> Result<Self, Error> {
+        let size = nodes.len();
+        if size < 3 || size.is_multiple_of(2) || size > MOST_NODES {
+            return Err(Error::new(Kind::Usage, format!("{size} nodes make no quorum"))
+                .with_hint("name an odd number of independent nodes: 3, 5 or 7"));
+        }
+        let ordered = nodes[0].capability().fence > Fence::Unordered;
+        let nodes = nodes.into_iter().map(|node| {
+            let (ailing, healing) = (AtomicBool::new(false), AtomicBool::new(false));
+            Arc::new(Node { node, ailing, healing, debts: debts::Debts::default() })
+        });
+        let inner = Arc::new(Inner {
+            nodes: nodes.collect(),
+            site: site.into(),
+            majority: size / 2 + 1,
+            ordered,
+            per_node: AtomicU64::new(PER_NODE),
+            drift: drift::Drift::new(size),
+            bells: bells::Bells::default(),
+            holds: holds::Holds::default(),
+        });
+        let (tx, rx) = unbounded_channel();
+        Ok(Self { inner, events: Mutex::new(Some(rx)) }.listening(&tx))
+    }
+
+    /// Sets how long a node may take at most to answer; a tenth of the TTL counts when that is
+    /// less.
+    #[must_use]
+    pub fn per_node(self, bound: Duration) -> Self {
+        let micros = u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
+        self.inner.per_node.store(micros, Ordering::Release);
+        self
+    }
+
+    /// The nodes, in the order given.
+    pub fn nodes(&self) -> impl Iterator<Item = &N> {
+        self.inner.nodes.iter().map(|n| &n.node)
+    }
+
+    /// Whether some node has still to be told of the end of a request: it did not answer, and is
+    /// told again in the background.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.inner.nodes.iter().any(|n| !n.debts.is_empty())
+    }
+
+    fn listening(self, tx: &UnboundedSender<Event>) -> Self {
+        for (i, n) in self.inner.nodes.iter().enumerate() {
+            // Weak: a node keeps its ears, and the driver keeps the node.
+            let (inner, tx) = (Arc::downgrade(&self.inner), tx.clone());
+            n.node.listen(Arc::new(move |wake| {
+                let Some(inner) = inner.upgrade() else { return };
+                match wake {
+                    Wake::Turn(req) => inner.bells.ring(i, &req),
+                    Wake::Everybody => inner.bells.ring_all(),
+                    Wake::Event(event) => inner.hear(event, &tx),
+                }
+            }));
+        }
+        self
+    }
+}
+
+impl<N: QuorumNode> Inner<N> {
+    fn clock(&self) -> &Clock {
+        self.nodes[0].node.clock()
+    }
+
+    fn capability(&self) -> &Capability {
+        self.nodes[0].node.capability()
+    }
+
+    /// How long a node may take: more would eat the lease.
+    fn bound(&self, ttl: Duration) -> Duration {
+        let most = Duration::from_micros(self.per_node.load(Ordering::Acquire));
+        most.min(ttl / 10).max(LEAST)
+    }
+
+    /// One node's word about a hold is no more than a reason to ask all of them.
+    fn hear(&self, event: Event, tx: &UnboundedSender<Event>) {
+        let (key, contended) = match event {
+            Event::Contended(key) => (key, true),
+            Event::Lost(key, _) | Event::InDoubt(key) => (key, false),
+        };
+        let reqs = self.holds.of(&key.req).map(|slot| slot.reqs()).unwrap_or_default();
+        for req in reqs {
+            let key = Key { lock: key.lock.clone(), req };
+            let event = if contended { Event::Contended(key) } else { Event::InDoubt(key) };
+            let _ = tx.send(event);
+        }
+    }
+}
+
+impl<N: QuorumNode> Store for Quorum<N> {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        Arc::new(self)
+    }
+}
+
+impl<N: QuorumNode> Backend for Quorum<N> {
+    fn capability(&self) -> &Capability {
+        self.inner.capability()
+    }
+
+    fn site(&self) -> &str {
+        &self.inner.site
+    }
+
+    fn clock(&self) -> &Clock {
+        self.inner.clock()
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        ask: &'a Ask,
+        seen: Option<Watcher<'a>>,
+    ) -> Fut<'a, Result<Attempt, Error>> {
+        Box::pin(self.inner.acquire(ask, seen))
+    }
+
+    fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {
+        Box::pin(self.inner.abandon(key))
+    }
+
+    fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
+        Box::pin(self.inner.keep(due))
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a Key,
+        _requeue: Option<&'a Ask>,
+    ) -> Fut<'a, Result<Released, Error>> {
+        Box::pin(self.inner.release(key))
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Fut<'a, Result<Vec<LockInfo>, Error>> {
+        Box::pin(self.inner.inspect(query))
+    }
+
+    fn force<'a>(
+        &'a self,
+        lock: &'a FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Fut<'a, Result<Forced, Error>> {
+        Box::pin(self.inner.force(lock, token, how))
+    }
+
+    fn events(&self) -> Option<UnboundedReceiver<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn close(&self) -> Fut<'_, ()> {
+        Box::pin(async move {
+            for n in &self.inner.nodes {
+                n.debts.close();
+            }
+            let mut fan = fan::Fan::new(self.clock(), CALL, self.inner.nodes.len());
+            for (i, n) in self.inner.nodes.iter().enumerate() {
+                fan.call(i, n.deref().node.close());
+            }
+            while fan.next().await.is_some() {}
+        })
+    }
+}

@@ -33,6 +33,8 @@ const AT_ONCE: usize = 12;
 pub struct Suite {
     pub(crate) capability: &'static Capability,
     pub(crate) by_url: Option<(Make, Connect)>,
+    /// Other processes reach it by its URL.
+    pub(crate) processes: bool,
     pub(crate) lose: Option<Lose>,
     pub(crate) wipe: Option<Hook>,
     pub(crate) restart: Option<Hook>,
@@ -46,6 +48,7 @@ impl Suite {
         Self {
             capability: memory::capability(),
             by_url: None,
+            processes: false,
             lose: Some(|site, lock| Box::pin(async move { site.memory().wipe(lock) })),
             wipe: None,
             restart: None,
@@ -59,7 +62,14 @@ impl Suite {
     pub fn by_url(capability: Capability, make: Make, connect: Connect) -> Self {
         // One suite a program: what is leaked here lives as long as the program does anyway.
         let (capability, by_url) = (&*Box::leak(Box::new(capability)), Some((make, connect)));
-        Self { capability, by_url, lose: None, wipe: None, restart: None, cut: None }
+        let processes = true;
+        Self { capability, by_url, processes, lose: None, wipe: None, restart: None, cut: None }
+    }
+
+    /// A store that only this process reaches by its URL: laws of several processes are not listed.
+    #[must_use]
+    pub fn in_process(capability: Capability, make: Make, connect: Connect) -> Self {
+        Self { processes: false, ..Self::by_url(capability, make, connect) }
     }
 
     /// A store that is files in a directory: `connect` gets the path of one that does not exist
@@ -104,7 +114,7 @@ impl Suite {
     fn traits(&self) -> Traits {
         Traits {
             capability: self.capability,
-            processes: self.by_url.is_some(),
+            processes: self.processes,
             memory: self.by_url.is_none(),
             lose: self.lose.is_some(),
             wipe: self.wipe.is_some(),

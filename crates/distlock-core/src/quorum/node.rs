@@ -24,11 +24,11 @@ use crate::token::Token;
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
 #[serde(transparent)]
-pub struct Round(pub u32);
+pub struct Round(pub u64);
 
 impl Round {
-    /// Every try there was or will be: ends the request itself.
-    pub const ALL: Round = Round(u32::MAX);
+    /// Every try there was or will be: ends the request itself. Exact in a double, too.
+    pub const ALL: Round = Round((1 << 53) - 1);
 }
 
 /// Which very ownership of a lock at one node. It changes whenever the lock is taken anew there,
@@ -148,13 +148,12 @@ pub enum Committed {
 pub struct NodeDue {
     /// The request.
     pub key: Key,
-    /// The ownership to extend. `None` takes any ownership of this request but one that was healed
-    /// and not yet settled: how a hold is taken up by its ticket alone.
+    /// The ownership to extend; quoting it settles one that was healed. `None` takes any ownership
+    /// of this request but one that was healed and not yet settled: how a hold is taken up by its
+    /// ticket alone, without reviving one whose heal came too late.
     pub generation: Option<Generation>,
     /// The lease wanted from now on.
     pub ttl: Duration,
-    /// The holder has counted this ownership: a healed one is settled by it.
-    pub settle: bool,
 }
 
 /// The answer to one renewal at one node.

@@ -219,7 +219,8 @@ impl NodeState {
         match hold.phase {
             NodePhase::Held if meant => {
                 hold.expires = hold.expires.max(now.plus(due.ttl));
-                hold.healed &= !due.settle;
+                // Who quotes its generation has counted it.
+                hold.healed &= due.generation.is_none();
                 let (generation, token) = (hold.generation, hold.token);
                 NodeReply::Kept { generation, left: hold.expires.since(now), token, waiters }
             }
@@ -362,7 +363,7 @@ impl NodeState {
             None => self.line.iter().filter(|w| w.backed).map(|w| w.deadline).max(),
         };
         let holder = self.hold.as_ref().and_then(|h| h.seen_by_others(now));
-        Standing { holder, ahead: None, left: ends.map(|e| e.since(now)) }
+        Standing { holder, left: ends.map(|e| e.since(now)), ..Standing::default() }
     }
 
     /// This lock as an operator sees it at this node; `None` when there is nothing to see.

@@ -1,0 +1,181 @@
+//! What this client holds, by request; and by lock and owner, for entering again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::node::{Generation, Round};
+use crate::clock::BootInstant;
+use crate::ids::{Owner, ReqId};
+use crate::name::FullName;
+use crate::seam::{Ask, Key, deadline};
+use crate::token::Token;
+
+/// One hold: the nodes that make it, and the requests that share it.
+pub(super) struct Slot {
+    /// The request the nodes know it by.
+    pub(super) key: Key,
+    /// What was asked for; unknown for a hold that was taken up by its ticket, which therefore is
+    /// never healed.
+    pub(super) ask: Option<Arc<Ask>>,
+    pub(super) round: Round,
+    pub(super) token: Token,
+    pub(super) state: Mutex<SlotState>,
+}
+
+#[derive(Clone)]
+pub(super) struct SlotState {
+    /// The ownership at each node, of those that count.
+    pub(super) owned: Vec<Option<Generation>>,
+    /// When the last question that a majority answered was sent, and what was left then.
+    pub(super) sent: BootInstant,
+    pub(super) left: Duration,
+    pub(super) margin: Duration,
+    /// The requests that share it.
+    reqs: Vec<ReqId>,
+    /// Released or lost: nothing is healed any more.
+    pub(super) over: bool,
+}
+
+impl SlotState {
+    pub(super) fn new(
+        owned: Vec<Option<Generation>>,
+        sent: BootInstant,
+        left: Duration,
+        margin: Duration,
+    ) -> Self {
+        Self { owned, sent, left, margin, reqs: Vec::new(), over: false }
+    }
+
+    pub(super) fn deadline(&self) -> BootInstant {
+        deadline(self.sent, self.left, self.margin)
+    }
+
+    /// What is left of the lease at a moment.
+    pub(super) fn left_at(&self, now: BootInstant) -> Duration {
+        self.sent.plus(self.left).since(now)
+    }
+}
+
+impl Slot {
+    pub(super) fn state(&self) -> MutexGuard<'_, SlotState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn reqs(&self) -> Vec<ReqId> {
+        self.state().reqs.clone()
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Holds(Mutex<Tables>);
+
+#[derive(Default)]
+struct Tables {
+    by_req: HashMap<ReqId, Arc<Slot>>,
+    by_owner: HashMap<(FullName, Owner), Arc<Slot>>,
+}
+
+/// What is left of a hold after a request has left it.
+pub(super) enum Left {
+    /// Others share it still.
+    Shared,
+    /// It was the last one.
+    Last(Arc<Slot>),
+    /// Nothing known of it.
+    Nothing,
+}
+
+impl Holds {
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn of(&self, req: &ReqId) -> Option<Arc<Slot>> {
+        self.tables().by_req.get(req).cloned()
+    }
+
+    /// What this owner holds of a lock, and still believes in.
+    pub(super) fn of_owner(&self, ask: &Ask, now: BootInstant) -> Option<Arc<Slot>> {
+        let tables = self.tables();
+        let slot = tables.by_owner.get(&(ask.lock.clone(), ask.owner.clone()))?;
+        let believed = now < slot.state().deadline();
+        believed.then(|| slot.clone())
+    }
+
+    /// A new hold of this request.
+    pub(super) fn insert(&self, slot: Arc<Slot>, req: ReqId) {
+        let mut tables = self.tables();
+        if let Some(ask) = &slot.ask {
+            tables.by_owner.insert((ask.lock.clone(), ask.owner.clone()), slot.clone());
+        }
+        slot.state().reqs.push(req);
+        tables.by_req.insert(req, slot);
+    }
+
+    /// Another request shares a hold; false when it is over.
+    pub(super) fn join(&self, slot: &Arc<Slot>, req: ReqId) -> bool {
+        let mut tables = self.tables();
+        let mut state = slot.state();
+        if state.over || state.reqs.is_empty() {
+            return false;
+        }
+        if !state.reqs.contains(&req) {
+            state.reqs.push(req);
+        }
+        drop(state);
+        tables.by_req.insert(req, slot.clone());
+        true
+    }
+
+    /// A request leaves its hold.
+    pub(super) fn leave(&self, req: &ReqId) -> Left {
+        let mut tables = self.tables();
+        let Some(slot) = tables.by_req.remove(req) else { return Left::Nothing };
+        let mut state = slot.state();
+        state.reqs.retain(|r| r != req);
+        if !state.reqs.is_empty() {
+            return Left::Shared;
+        }
+        state.over = true;
+        drop(state);
+        tables.forget_owner(&slot);
+        Left::Last(slot)
+    }
+
+    /// A hold is lost, for all who share it.
+    pub(super) fn strike(&self, slot: &Arc<Slot>) {
+        let mut tables = self.tables();
+        let mut state = slot.state();
+        state.over = true;
+        let reqs = std::mem::take(&mut state.reqs);
+        drop(state);
+        for req in reqs {
+            tables.by_req.remove(&req);
+        }
+        tables.forget_owner(slot);
+    }
+
+    /// Forgets what ran out and nobody gave back: holds that were detached, or lost at their
+    /// deadline.
+    pub(super) fn sweep(&self, now: BootInstant) {
+        let mut tables = self.tables();
+        let over = |slot: &Arc<Slot>| {
+            let state = slot.state();
+            now >= state.sent.plus(state.left).plus(state.left)
+        };
+        tables.by_req.retain(|_, slot| !over(slot));
+        tables.by_owner.retain(|_, slot| !over(slot));
+    }
+}
+
+impl Tables {
+    fn forget_owner(&mut self, slot: &Arc<Slot>) {
+        let Some(ask) = &slot.ask else { return };
+        let key = (ask.lock.clone(), ask.owner.clone());
+        // Lost and taken anew, it may be another hold by now.
+        if self.by_owner.get(&key).is_some_and(|s| Arc::ptr_eq(s, slot)) {
+            self.by_owner.remove(&key);
+        }
+    }
+}

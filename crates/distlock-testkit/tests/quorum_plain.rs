@@ -1,0 +1,29 @@
+//! The laws over a quorum of five nodes of the textbook recipe in memory.
+
+mod quorums;
+
+use distlock_core::Clock;
+use distlock_core::quorum::{MemoryNode, QuorumNode};
+use distlock_testkit::{Made, Suite, suite};
+
+fn node(i: usize) -> MemoryNode {
+    MemoryNode::plain(format!("node{i}"), Clock::system())
+}
+
+fn store() -> Suite {
+    let capability = node(0).capability().clone();
+    Suite::in_process(
+        capability,
+        |dir| {
+            let name = dir.display().to_string();
+            Box::pin(async move { Ok(Made::at(name)) })
+        },
+        |url| {
+            let locks = quorums::connect(url, node);
+            Box::pin(async move { locks })
+        },
+    )
+    .lose(|site, lock| Box::pin(async move { quorums::wipe(site.url(), lock) }))
+}
+
+suite!(store());
