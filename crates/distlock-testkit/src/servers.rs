@@ -1,8 +1,36 @@
-//! Real servers as values: a private copy on a free port, with its data in a directory of its own,
-//! that ends and cleans up when the value is dropped.
+//! Real servers as values: a private copy on a port of its own, with its data in a directory of
+//! its own, that ends and cleans up when the value is dropped.
+//!
+//! | what | how |
+//! |---|---|
+//! | any program with a port | [`Program`], [`Server`], [`Port`] |
+//! | a redis-server | [`Redis`], or [`redis`] for a plain one |
+//! | a redis-server with TLS | [`Certs`] and [`Redis::tls`] |
+//! | a server whose wall clock moves | [`WallClock`] and [`Redis::clock`] |
+//! | a primary, replicas and sentinels | [`Sentinels`] |
+//! | a Redis Cluster | [`Cluster`], [`Migration`] |
+//! | talking to one without a client | [`raw`], [`Wire`], [`Reply`] |
+//! | what is no server at all | [`Imposter`] |
 
+mod cluster;
+mod eventually;
+mod imposter;
+mod port;
 mod process;
+mod program;
 mod redis;
+mod resp;
+mod sentinels;
+mod tls;
+mod wallclock;
 
-pub use process::{Program, Server};
-pub use redis::redis;
+pub use cluster::{Cluster, Migration};
+pub use imposter::Imposter;
+pub use port::Port;
+pub use process::Server;
+pub use program::Program;
+pub use redis::{Redis, redis};
+pub use resp::{Reply, Wire, raw};
+pub use sentinels::Sentinels;
+pub use tls::Certs;
+pub use wallclock::WallClock;

@@ -8,33 +8,23 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::{Clock, Error, Kind};
-use rustix::process::{Pid, Signal, kill_process};
+use distlock_core::{Clock, Error};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+
+use super::Program;
+use super::port::{Port, is_free, is_listened_on_by};
 
 /// How long a server may take until it answers.
 const START: Duration = Duration::from_secs(20);
 const BETWEEN: Duration = Duration::from_millis(10);
-
-/// How to start a server and how to know that it answers.
-#[derive(Clone, Copy, Debug)]
-pub struct Program {
-    /// The program, looked for on the `PATH` and where Debian keeps servers.
-    pub binary: &'static str,
-    /// The Debian package it is in, for the error when it is missing.
-    pub package: &'static str,
-    /// Its arguments for a port and a data directory.
-    pub args: fn(u16, &Path) -> Vec<String>,
-    /// What to send and how the answer begins; without it, an open port is answer enough.
-    pub probe: Option<(&'static [u8], &'static [u8])>,
-}
+/// How many ports are tried when each is taken before the server gets to it.
+const TRIES: u32 = 10;
 
 /// A running server. Dropping it kills the process and removes its data.
 pub struct Server {
     program: Program,
-    port: u16,
+    port: Port,
     dir: TempDir,
     process: Mutex<Option<Child>>,
 }
@@ -43,24 +33,31 @@ impl Server {
     /// Starts a private copy and waits until it answers.
     ///
     /// # Errors
-    /// [`Kind::Unsupported`] when the program is not installed, with a hint that names the
-    /// package; [`Kind::Store`] when it does not come up, with what it said.
+    /// [`Kind::Unsupported`](distlock_core::Kind::Unsupported) when the program is not installed, with a hint that names the
+    /// package; [`Kind::Store`](distlock_core::Kind::Store) when it does not come up, with what it said.
     ///
     /// # Cancel safety
     /// Dropping the future kills what was started.
     pub async fn start(program: Program) -> Result<Self, Error> {
-        let dir = tempfile::Builder::new().prefix("distlock-server-").tempdir();
-        let dir = dir.map_err(|e| trouble(&program, "has no directory").because(e))?;
-        let port = free_port().await.map_err(|e| trouble(&program, "has no port").because(e))?;
-        let server = Self { program, port, dir, process: Mutex::new(None) };
-        server.again().await?;
-        Ok(server)
+        let mut tries = 0;
+        loop {
+            let dir = tempfile::Builder::new().prefix("distlock-server-").tempdir();
+            let dir = dir.map_err(|e| program.trouble("has no directory").because(e))?;
+            let port = Port::claim().map_err(|e| program.trouble("has no port").because(e))?;
+            let server = Self { program: program.clone(), port, dir, process: Mutex::new(None) };
+            let Err(e) = server.again().await else { return Ok(server) };
+            // Claims keep tests apart; only somebody who knows nothing of them gets in between.
+            tries += 1;
+            if tries == TRIES || is_free(server.port.number()) {
+                return Err(e);
+            }
+        }
     }
 
     /// Where it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+        self.port.addr()
     }
 
     /// Its data directory.
@@ -93,7 +90,9 @@ impl Server {
                 self.kill();
                 let said = fs::read_to_string(self.log()).unwrap_or_default();
                 let last = said.lines().rev().take(5).collect::<Vec<_>>().join(" | ");
-                return Err(trouble(&self.program, "did not come up")
+                return Err(self
+                    .program
+                    .trouble("did not come up")
                     .with_hint(format!("its last lines, latest first: {last}")));
             }
             clock.sleep(BETWEEN).await;
@@ -106,11 +105,18 @@ impl Server {
     }
 
     fn spawn(&self) -> Result<Child, Error> {
-        let binary = find(self.program.binary).ok_or_else(|| missing(&self.program))?;
-        let fault = |e: io::Error| trouble(&self.program, "does not start").because(e);
+        let binary = self.program.find()?;
+        let fault = |e: io::Error| self.program.trouble("does not start").because(e);
+        for (name, text) in &self.program.files {
+            let path = self.dir.path().join(name);
+            if !path.exists() {
+                fs::write(path, text).map_err(fault)?;
+            }
+        }
         let log = File::options().create(true).append(true).open(self.log()).map_err(fault)?;
         Command::new(binary)
-            .args((self.program.args)(self.port, self.dir.path()))
+            .args((self.program.args)(self.port.number(), self.dir.path()))
+            .envs(self.program.env.iter().map(|(k, v)| (k, v)))
             .current_dir(self.dir.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(fault)?)
@@ -119,22 +125,26 @@ impl Server {
             .map_err(fault)
     }
 
+    /// Whether it is ready, and it is this one that says so.
     async fn answers(&self) -> bool {
-        let ask = async {
-            let mut stream = TcpStream::connect(self.addr()).await.ok()?;
-            let Some((question, answer)) = self.program.probe else { return Some(()) };
-            stream.write_all(question).await.ok()?;
-            let mut got = vec![0; answer.len()];
-            stream.read_exact(&mut got).await.ok()?;
-            (got == answer).then_some(())
-        };
-        Clock::system().timeout(Duration::from_secs(1), ask).await.flatten().is_some()
+        let Some(pid) = self.process().as_ref().map(Child::id) else { return false };
+        is_listened_on_by(self.port.number(), pid)
+            && self.program.answers(self.port.number(), self.dir.path()).await
+    }
+
+    /// Whether its process is there; one that is paused is.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.process().as_mut().is_some_and(|p| matches!(p.try_wait(), Ok(None)))
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        let id = self.process().as_ref().map(Child::id)?;
+        Pid::from_raw(i32::try_from(id).ok()?)
     }
 
     fn signal(&self, signal: Signal) {
-        if let Some(child) = &*self.process()
-            && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
-        {
+        if let Some(pid) = self.pid() {
             let _ = kill_process(pid, signal);
         }
     }
@@ -142,6 +152,7 @@ impl Server {
     /// Asks it to end, and waits until it has.
     pub fn stop(&self) {
         self.signal(Signal::TERM);
+        self.signal(Signal::CONT); // one that is paused would hear of it only then
         if let Some(mut child) = self.process().take() {
             let _ = child.wait();
         }
@@ -158,6 +169,11 @@ impl Server {
     /// Stops it in its tracks: connections stay open and nothing answers.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
+        if let Some(pid) = self.pid() {
+            // A signal is on its way only; what a test does next is to meet a server that stands.
+            let state = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            let _ = waitid(WaitId::Pid(pid), state);
+        }
     }
 
     /// Ends [`Server::pause`].
@@ -174,7 +190,7 @@ impl Server {
     /// As [`Server::again`].
     pub async fn wipe(&self) -> Result<(), Error> {
         self.kill();
-        let fault = |e: io::Error| trouble(&self.program, "has data that stays").because(e);
+        let fault = |e: io::Error| self.program.trouble("has data that stays").because(e);
         for entry in fs::read_dir(self.dir.path()).map_err(fault)? {
             let path = entry.map_err(fault)?.path();
             let removed =
@@ -204,51 +220,36 @@ impl Drop for Server {
     }
 }
 
-fn trouble(program: &Program, what: &str) -> Error {
-    Error::new(Kind::Store, format!("the test server {} {what}", program.binary))
-}
-
-fn missing(program: &Program) -> Error {
-    Error::new(Kind::Unsupported, format!("{} is not installed", program.binary))
-        .with_hint(format!("apt-get install {} (`cargo xtask setup` does it)", program.package))
-}
-
-fn find(binary: &str) -> Option<std::path::PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian keeps servers where the PATH of an ordinary user does not look.
-    let besides = ["/usr/sbin", "/usr/local/sbin", "/usr/local/bin"].map(Into::into);
-    std::env::split_paths(&path).chain(besides).map(|d| d.join(binary)).find(|p| p.is_file())
-}
-
-async fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0)).await?.local_addr()?.port())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::sync::Arc;
+
+    use distlock_core::{Kind, engine};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
     use super::*;
     use crate::wait::until;
 
     /// A server of a few lines: answers every connection with how often it was started, which it
     /// keeps in its data directory.
     fn counting() -> Program {
-        Program {
-            binary: "perl",
-            package: "perl-base",
-            args: |port, dir| {
-                let code = format!(
-                    "use IO::Socket::INET; my $f='{}/starts'; my $n=0; \
-                     if (open(F,'<',$f)) {{ $n=<F>; close F }} \
-                     $n++; open(F,'>',$f); print F $n; close F; \
-                     my $s=IO::Socket::INET->new(LocalAddr=>'127.0.0.1',LocalPort=>{port},\
-                     Listen=>5,ReuseAddr=>1) or die \"$!\"; \
-                     while (my $c=$s->accept) {{ <$c>; print $c \"up $n\\n\"; close $c }}",
-                    dir.display()
-                );
-                vec!["-e".to_owned(), code]
-            },
-            probe: Some((b"?\n", b"up ")),
-        }
+        Program::new("perl", "perl-base", count_starts).probe(b"?\n", &[b"up "])
+    }
+
+    fn count_starts(port: u16, dir: &Path) -> Vec<String> {
+        let code = format!(
+            "use IO::Socket::INET; my $f='{}/starts'; my $n=0; \
+             if (open(F,'<',$f)) {{ $n=<F>; close F }} \
+             $n++; open(F,'>',$f); print F $n; close F; \
+             my $s=IO::Socket::INET->new(LocalAddr=>'127.0.0.1',LocalPort=>{port},\
+             Listen=>5,ReuseAddr=>1) or die \"$!\"; \
+             while (my $c=$s->accept) {{ <$c>; print $c \"up $n\\n\"; close $c }}",
+            dir.display()
+        );
+        vec!["-e".to_owned(), code]
     }
 
     async fn starts(server: &Server) -> Option<String> {
@@ -283,7 +284,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_missing_is_an_error_that_names_the_package() {
-        let program = Program { binary: "no-such-server", package: "some-package", ..counting() };
+        let program = Program::new("no-such-server", "some-package", count_starts);
         let e = Server::start(program).await.err().expect("no server");
         assert_eq!(e.kind(), Kind::Unsupported);
         assert!(e.hint().is_some_and(|h| h.contains("apt-get install some-package")), "{e:?}");
@@ -292,8 +293,60 @@ mod tests {
     #[tokio::test]
     async fn one_that_does_not_come_up_says_why() {
         let program =
-            Program { args: |_, _| vec!["-e".into(), "die 'no luck'".into()], ..counting() };
+            Program::new("perl", "perl-base", |_, _| vec!["-e".into(), "die 'no luck'".into()]);
         let e = Server::start(program).await.err().expect("no server");
         assert!(e.hint().is_some_and(|h| h.contains("no luck")), "{e:?}");
+    }
+
+    #[tokio::test]
+    async fn a_port_that_a_stranger_took_meanwhile_is_left_to_it() {
+        let taken = Arc::<Mutex<Vec<u16>>>::default();
+        let seen = taken.clone();
+        let program = Program::new("perl", "perl-base", move |port, dir| {
+            let mut seen = seen.lock().unwrap();
+            if seen.len() < 2 {
+                // The stranger even answers as the server would.
+                let stranger = TcpListener::bind(("127.0.0.1", port)).unwrap();
+                engine::thread("stranger", move || {
+                    for client in stranger.incoming() {
+                        let mut client = client.unwrap();
+                        let _ = client.read(&mut [0; 8]);
+                        let _ = client.write_all(b"up 99\n");
+                    }
+                })
+                .unwrap();
+            }
+            seen.push(port);
+            count_starts(port, dir)
+        });
+        let server = Server::start(program.probe(b"?\n", &[b"up "])).await.unwrap();
+        assert_eq!(starts(&server).await.as_deref(), Some("up 1"));
+        let taken = taken.lock().unwrap();
+        assert_eq!(taken.len(), 3);
+        assert_eq!(server.addr().port(), taken[2]);
+    }
+
+    #[tokio::test]
+    async fn one_that_is_paused_can_be_stopped_and_dropped() {
+        let server = Server::start(counting()).await.unwrap();
+        server.pause();
+        server.stop();
+        server.again().await.unwrap();
+        server.pause();
+        let addr = server.addr();
+        drop(server);
+        assert!(TcpStream::connect(addr).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_panic_takes_its_servers_along() {
+        let server = Server::start(counting()).await.unwrap();
+        let (dir, addr) = (server.dir().to_owned(), server.addr());
+        let end = crate::wait::task(async move {
+            let _server = server;
+            panic!("as a failing test does");
+        });
+        assert!(end.await.is_err());
+        assert!(!dir.exists() && TcpStream::connect(addr).await.is_err());
     }
 }

@@ -1,90 +1,185 @@
 //! How a private redis-server starts.
 
-use super::Program;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-/// A redis-server that keeps nothing on disk, on a free port.
+use distlock_core::Error;
+
+use super::{Port, Program, Server, WallClock};
+
+mod disk;
+
+/// What a redis that is up says to `PING`: also that it wants a password first.
+const UP: &[&[u8]] = &[b"+PONG", b"-NOAUTH", b"-NOPERM"];
+/// The socket's name in the data directory.
+const SOCKET: &str = "redis.sock";
+const USERS: &str = "users.acl";
+
+/// A redis-server that keeps nothing on disk, on a port of its own.
 #[must_use]
 pub fn redis() -> Program {
-    Program {
-        binary: "redis-server",
-        package: "redis-server",
-        args: |port, dir| {
-            let (port, dir) = (port.to_string(), dir.display().to_string());
-            [
-                "--port",
-                &port,
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--dir",
-                &dir,
-            ]
-            .map(str::to_owned)
-            .to_vec()
-        },
-        probe: Some((b"PING\r\n", b"+PONG")),
+    Redis::new().program()
+}
+
+/// A redis-server to be started: volatile, open to everybody and alone, unless told otherwise.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Redis {
+    options: Vec<[String; 2]>,
+    lists: Vec<Vec<String>>,
+    users: Option<String>,
+    config: Option<String>,
+    env: Vec<(String, std::ffi::OsString)>,
+    tls: bool,
+    /// Claimed for as long as the server may start again.
+    bus: Option<Arc<Port>>,
+}
+
+impl Redis {
+    /// A redis that keeps nothing on disk.
+    pub fn new() -> Self {
+        Self::default().arg("save", "").arg("appendonly", "no")
+    }
+
+    /// Every write is on disk before it is answered.
+    pub fn durable(self) -> Self {
+        self.arg("appendonly", "yes").arg("appendfsync", "always")
+    }
+
+    /// Writes are put on disk once a second: a power cut loses the last of them.
+    pub fn everysec(self) -> Self {
+        self.arg("appendonly", "yes").arg("appendfsync", "everysec")
+    }
+
+    /// Whoever connects must say this first.
+    pub fn password(self, password: &str) -> Self {
+        self.arg("requirepass", password)
+    }
+
+    /// The users of its access list, each as in an ACL file without the word `user`, e.g.
+    /// `app on >secret ~dl:* &* +@all`. Name `default` as well to change what strangers may.
+    pub fn users(mut self, users: &[&str]) -> Self {
+        self.users = Some(users.iter().map(|u| format!("user {u}\n")).collect());
+        self.arg("aclfile", USERS)
+    }
+
+    /// Listens on a Unix socket too; [`Redis::socket`] says where.
+    pub fn unix_socket(self) -> Self {
+        self.arg("unixsocket", SOCKET)
+    }
+
+    /// Where a server started with [`Redis::unix_socket`] or TLS has its Unix socket.
+    #[must_use]
+    pub fn socket(server: &Server) -> PathBuf {
+        server.dir().join(SOCKET)
+    }
+
+    /// Its memory limit and what it does there, e.g. `noeviction` or `allkeys-lru`.
+    pub fn maxmemory(self, bytes: u64, policy: &str) -> Self {
+        self.arg("maxmemory", &bytes.to_string()).arg("maxmemory-policy", policy)
+    }
+
+    /// Refuses writes while fewer replicas than these are at most `lag` seconds behind.
+    pub fn min_replicas(self, n: u32, lag: u32) -> Self {
+        self.arg("min-replicas-to-write", &n.to_string())
+            .arg("min-replicas-max-lag", &lag.to_string())
+    }
+
+    /// Follows another redis. It is up before it has the other's data.
+    pub fn replica_of(mut self, primary: SocketAddr) -> Self {
+        let (host, port) = (primary.ip().to_string(), primary.port().to_string());
+        self.lists.push(vec!["--replicaof".to_owned(), host, port]);
+        self
+    }
+
+    /// Any other option, without its dashes. The latest value of an option counts.
+    pub fn arg(mut self, option: &str, value: &str) -> Self {
+        self.options.retain(|[o, _]| o != option);
+        self.options.push([option.to_owned(), value.to_owned()]);
+        self
+    }
+
+    /// Begins with a configuration file of this text, which the server may rewrite.
+    pub fn config(mut self, text: &str) -> Self {
+        self.config = Some(text.to_owned());
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn env(mut self, key: &str, value: impl Into<std::ffi::OsString>) -> Self {
+        self.env.push((key.to_owned(), value.into()));
+        self
+    }
+
+    /// Goes by this wall clock.
+    pub fn clock(self, clock: &WallClock) -> Self {
+        clock.env().into_iter().fold(self, |redis, (k, v)| redis.env(k, v))
+    }
+
+    /// Speaks TLS on its port, and plainly on its Unix socket.
+    pub(super) fn only_tls(mut self) -> Self {
+        self.tls = true;
+        self.unix_socket()
+    }
+
+    /// Talks to other nodes of its cluster on this port.
+    pub(super) fn bus(mut self, port: Arc<Port>) -> Self {
+        self = self.arg("cluster-port", &port.number().to_string());
+        self.bus = Some(port);
+        self
+    }
+
+    /// The program with these options.
+    #[must_use]
+    pub fn program(self) -> Program {
+        let Self { options, lists, users, config, env, tls, bus } = self;
+        let has_config = config.is_some();
+        let args = move |port: u16, dir: &std::path::Path| {
+            let _claimed = &bus;
+            let mut args: Vec<String> =
+                if has_config { vec!["redis.conf".to_owned()] } else { Vec::new() };
+            let mut put = |option: &str, value: &str| {
+                args.extend([format!("--{option}"), value.to_owned()]);
+            };
+            let port = port.to_string();
+            put("port", if tls { "0" } else { &port });
+            if tls {
+                put("tls-port", &port);
+            }
+            put("bind", "127.0.0.1");
+            put("dir", &dir.display().to_string());
+            // A primary that waits five seconds for more replicas makes every test wait.
+            put("repl-diskless-sync-delay", "0");
+            for [option, value] in &options {
+                put(option, value);
+            }
+            args.extend(lists.iter().flatten().cloned());
+            args
+        };
+        let mut program = Program::new("redis-server", "redis-server", args).probe(b"PING\r\n", UP);
+        if tls {
+            program = program.probe_socket(SOCKET);
+        }
+        for (name, text) in [(USERS, users), ("redis.conf", config)] {
+            if let Some(text) = text {
+                program = program.file(name, text);
+            }
+        }
+        env.into_iter().fold(program, |p, (k, v)| p.env(&k, v))
+    }
+
+    /// Starts it and waits until it answers.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills what was started.
+    pub async fn start(self) -> Result<Server, Error> {
+        Server::start(self.program()).await
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::SocketAddr;
-    use std::time::Duration;
-
-    use distlock_core::Clock;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
-
-    use super::super::Server;
-    use super::*;
-    use crate::proxy::{Proxy, Way};
-
-    /// One command and the first line of its answer; `None` when none comes in time.
-    async fn ask(addr: SocketAddr, command: &str) -> Option<String> {
-        let mut stream = TcpStream::connect(addr).await.ok()?;
-        stream.write_all(format!("{command}\r\n").as_bytes()).await.ok()?;
-        let mut buffer = [0; 256];
-        let read = stream.read(&mut buffer);
-        let n = Clock::system().timeout(Duration::from_millis(500), read).await?.ok()?;
-        let text = String::from_utf8_lossy(&buffer[..n]).into_owned();
-        text.lines().next().map(str::to_owned)
-    }
-
-    async fn says(addr: SocketAddr, command: &str, answer: &str) {
-        assert_eq!(ask(addr, command).await.as_deref(), Some(answer), "{command}");
-    }
-
-    #[tokio::test]
-    async fn a_real_redis_is_paused_killed_and_wiped() {
-        let server = Server::start(redis()).await.expect("`cargo xtask setup` installs redis");
-        says(server.addr(), "SET k v", "+OK").await;
-        server.pause();
-        assert_eq!(ask(server.addr(), "EXISTS k").await, None);
-        server.resume();
-        says(server.addr(), "EXISTS k", ":1").await;
-        server.kill();
-        assert_eq!(ask(server.addr(), "PING").await, None);
-        server.wipe().await.expect("it starts empty");
-        says(server.addr(), "EXISTS k", ":0").await;
-    }
-
-    #[tokio::test]
-    async fn a_real_redis_behind_a_proxy_loses_answers_and_hears_twice() {
-        let server = Server::start(redis()).await.expect("`cargo xtask setup` installs redis");
-        let proxy = Proxy::to(server.addr()).await.expect("a free port");
-        says(proxy.addr(), "INCR n", ":1").await;
-        proxy.drop_replies();
-        assert_eq!(ask(proxy.addr(), "INCR n").await, None);
-        says(server.addr(), "GET n", "$1").await;
-        proxy.heal();
-        says(proxy.addr(), "INCR n", ":3").await; // the one without an answer took effect
-        proxy.duplicate(Way::Requests);
-        says(proxy.addr(), "INCR n", ":4").await;
-        says(proxy.addr(), "INCR n", ":6").await;
-        proxy.cut_both();
-        assert_eq!(ask(proxy.addr(), "PING").await, None);
-    }
-}
+mod tests;
