@@ -14,6 +14,7 @@ mod options;
 mod place;
 mod plain;
 mod promises;
+mod redlock;
 mod replicas;
 mod router;
 mod scan;
