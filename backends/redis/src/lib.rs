@@ -25,3 +25,4 @@ pub use open::{SCHEMES, open};
 pub use options::{Algorithm, RedisOptions};
 pub use plain::Plain;
 pub use promises::{Kind, capability};
+pub use redlock::redlock_capability;

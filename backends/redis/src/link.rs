@@ -1,5 +1,6 @@
 //! A connection to one server that was entered and judged, and what is known of that server.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use distlock_core::{Clock, Error};
@@ -23,12 +24,17 @@ pub(crate) struct Terms<'a> {
     pub(crate) hears: Hears,
 }
 
+/// Counts connections.
+static NUMBER: AtomicU64 = AtomicU64::new(1);
+
 /// An entered connection.
 pub(crate) struct Link {
     pub(crate) wire: Wire,
     pub(crate) address: Address,
     /// Where it can be told things.
     pub(crate) via: String,
+    /// Another one for each connection.
+    pub(crate) number: u64,
     epoch: String,
     quarantine: Option<Quarantine>,
 }
@@ -44,13 +50,21 @@ impl Link {
         let mut quarantine = None;
         if options.quarantine {
             facts.durable = facts.may_be_durable() && always_synced(&wire).await;
-            let answer = wire.run(&epoch::ask(marker, &facts, options.max_ttl), false).await;
+            let answer =
+                wire.run(&epoch::ask(marker, &facts, options.max_ttl, options.slack), false).await;
             let answer = answer.map_err(|fault| at(fault.told()))?;
-            quarantine = Some(epoch::read(answer, &facts, options.max_ttl, clock).map_err(at)?);
+            quarantine =
+                Some(epoch::read(answer, marker, &facts, options.max_ttl, clock).map_err(at)?);
         }
         wire.subscribe(via).await.map_err(|fault| at(fault.told()))?;
         let (address, via, epoch) = (address.clone(), via.to_owned(), facts.epoch());
-        Ok(Self { wire, address, via, epoch, quarantine })
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { wire, address, via, number, epoch, quarantine })
+    }
+
+    /// Which run of which server this is: no two servers have the same.
+    pub(crate) fn run(&self) -> &str {
+        self.epoch.split('/').next().unwrap_or_default()
     }
 
     /// How long nothing may be granted here, and why.

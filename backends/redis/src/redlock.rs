@@ -16,5 +16,13 @@ mod differential;
 mod message;
 mod moves;
 mod names;
+mod node;
+mod open;
+mod plain;
+mod promises;
 mod record;
 mod scripts;
+mod server;
+
+pub(crate) use open::{SCHEMES, open};
+pub use promises::redlock_capability;
