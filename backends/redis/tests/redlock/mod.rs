@@ -1,12 +1,19 @@
 //! Quorums of real servers, for the laws and for Redlock's own scenarios.
 #![allow(dead_code)] // each test program uses its share
 
+pub(crate) mod crash;
+pub(crate) mod down;
+pub(crate) mod entry;
+pub(crate) mod foreign;
+pub(crate) mod restart;
+pub(crate) mod undo;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, Locks};
+use distlock_core::{Clock, Error, Guard, Locks, Released};
 use distlock_redis::{Algorithm, RedisOptions, open, redlock_capability};
 use distlock_testkit::servers::{Redis, Server, raw};
 use distlock_testkit::{Made, Suite};
@@ -119,4 +126,39 @@ pub(crate) fn laws_plain() -> Suite {
             }
         })
     })
+}
+
+/// How long a record is that nobody holds.
+const FREE: i64 = 51;
+
+/// Whether a lock is held at one node.
+pub(crate) async fn held_at(server: &Server, name: &str) -> bool {
+    let record = ask(server.addr(), &["STRLEN", &format!("rl:{{:{name}}}")]).await;
+    let len = record.int().expect("a length");
+    assert!(len == 0 || len >= FREE, "a record of {len} bytes");
+    len > FREE
+}
+
+/// Takes a lock that must be free.
+pub(crate) async fn take(locks: &Locks, name: &str, ttl: Duration) -> Guard {
+    locks.lock(name).ttl(ttl).try_acquire().await.expect("an answer").expect("a free lock")
+}
+
+/// Releases a guard that must still hold.
+pub(crate) async fn give_back(guard: Guard) {
+    assert_eq!(guard.release().await.expect("an answer"), Released::Released);
+}
+
+/// Asks for a lock that must be busy.
+pub(crate) async fn refused(locks: &Locks, name: &str, ttl: Duration) {
+    let got = locks.lock(name).ttl(ttl).try_acquire().await.expect("an answer");
+    assert!(got.is_err(), "granted: {got:?}");
+}
+
+/// Runs a future as a task of its own.
+#[allow(clippy::disallowed_methods)] // it ends with the test's runtime
+pub(crate) fn task<T: Send + 'static>(
+    f: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    tokio::spawn(f)
 }
