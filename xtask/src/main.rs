@@ -30,7 +30,11 @@ enum Chore {
         filter: Option<String>,
     },
     /// Run the model checkers alone, with their state counts
-    Models,
+    Models {
+        /// Those too that take minutes and some gigabytes each
+        #[arg(long)]
+        full: bool,
+    },
     /// Break the code on purpose, one mutation at a time, and see the named test go red
     Mutants {
         /// Only the mutations whose name contains this
@@ -53,7 +57,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().chore {
         Chore::Setup => setup::run(),
         Chore::Test { filter } => test::run(filter.as_deref()),
-        Chore::Models => models::run(),
+        Chore::Models { full } => models::run(full),
         Chore::Mutants { filter } => mutants::run(filter.as_deref()),
         Chore::Bench { store, json, quick } => bench::run(store.as_deref(), json, quick),
     };

@@ -87,8 +87,10 @@ impl Tally {
         let ahead = places.get(places.len() / 2).copied();
         let mut lefts: Vec<Duration> = self.votes.iter().flatten().filter_map(free_in).collect();
         lefts.sort_unstable();
-        let left = lefts.get(majority - 1).copied();
-        Standing { holder, ahead, left, ..Standing::default() }
+        let mut standing = Standing { ahead, ..Standing::default() };
+        standing.holder = holder;
+        standing.left = lefts.get(majority - 1).copied();
+        standing
     }
 
     /// Some granted, and nobody else is seen to hold a majority: contenders took votes from each

@@ -13,14 +13,16 @@ use crate::error::{Error, Kind};
 use crate::seam::{Key, Released};
 
 impl<N: QuorumNode> Inner<N> {
-    /// Tells nodes that a request, or a round of it, is over. Whoever has not acknowledged is told
-    /// again in the background; how many have.
+    /// Tells nodes that a request, or a round of it, is over; how many have acknowledged. Whoever
+    /// has not is told again in the background; those that did not answer last time are waited
+    /// for only as long as there are not enough.
     pub(super) async fn tell(
         &self,
         key: &Key,
         ending: Ending,
         ttl: Duration,
         nodes: &[usize],
+        enough: usize,
     ) -> usize {
         // Debts first, so that dropping this future forgets none of them.
         let unpaid = Unpaid { inner: self, key, ending, ttl, nodes: nodes.to_vec().into() };
@@ -35,7 +37,7 @@ impl<N: QuorumNode> Inner<N> {
                 told += 1;
                 unpaid.paid(i);
             }
-            if fan.open().all(|i| self.nodes[i].ails()) {
+            if told >= enough && fan.open().all(|i| self.nodes[i].ails()) {
                 break;
             }
         }
@@ -64,7 +66,7 @@ impl<N: QuorumNode> Inner<N> {
 
     async fn tell_all(&self, key: &Key, ending: Ending, ttl: Duration) -> Result<(), Error> {
         let all: Vec<usize> = (0..self.nodes.len()).collect();
-        let told = self.tell(key, ending, ttl, &all).await;
+        let told = self.tell(key, ending, ttl, &all, self.majority).await;
         if told >= self.majority {
             return Ok(());
         }

@@ -75,6 +75,8 @@ pub enum Fault {
     Mute,
     /// Calls arrive after this long, whether or not somebody still waits for the answer.
     Late(Duration),
+    /// Calls are served at once, but their answers take this long.
+    Tardy(Duration),
 }
 
 /// A node in memory. Clones are clients of the same node.
@@ -222,6 +224,11 @@ impl MemoryNode {
             Fault::Mute => {
                 work(&shared);
                 std::future::pending().await
+            }
+            Fault::Tardy(d) => {
+                let answer = work(&shared);
+                shared.clock.sleep(d).await;
+                Ok(answer)
             }
             Fault::Late(d) => {
                 let (tx, rx) = tokio::sync::oneshot::channel();

@@ -165,14 +165,14 @@ impl<N: QuorumNode> Inner<N> {
         if doubtful.is_empty() {
             return;
         }
-        self.tell(&ask.key(), Ending::Cancel(wait.round), ask.ttl, &doubtful).await;
+        self.tell(&ask.key(), Ending::Cancel(wait.round), ask.ttl, &doubtful, 0).await;
         wait.round = self.next_round(wait.round);
     }
 
     /// Patience is over: leaves every line.
     async fn give_up(&self, ask: &Ask) {
         let all: Vec<usize> = (0..self.nodes.len()).collect();
-        self.tell(&ask.key(), Ending::Cancel(Round::ALL), ask.ttl, &all).await;
+        self.tell(&ask.key(), Ending::Cancel(Round::ALL), ask.ttl, &all, 0).await;
     }
 
     /// Takes in what the nodes said; how long to wait before asking again, unless rung.

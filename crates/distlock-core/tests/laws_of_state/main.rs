@@ -10,6 +10,7 @@ mod line_examples;
 mod mode_examples;
 mod network_model;
 mod properties;
+mod redlock_model;
 mod report;
 mod timed_model;
 mod token_examples;

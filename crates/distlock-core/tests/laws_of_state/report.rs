@@ -20,10 +20,20 @@ where
     M::State: Hash + Clone + PartialEq + Debug + Send + Sync,
     M::Action: Clone + PartialEq + Debug,
 {
+    holds_at_most(name, model, states, MOST);
+}
+
+/// The same, for a model that is given up only after so many visits.
+pub(crate) fn holds_at_most<M>(name: &str, model: M, states: usize, most: usize)
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Hash + Clone + PartialEq + Debug + Send + Sync,
+    M::Action: Clone + PartialEq + Debug,
+{
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let clock = Clock::system();
     let start = clock.now();
-    let checker = model.checker().threads(2).target_state_count(MOST).spawn_bfs().join();
+    let checker = model.checker().threads(2).target_state_count(most).spawn_bfs().join();
     let took = clock.now().since(start).as_secs_f64();
     println!(
         "model {name}: {} states, {} visits, {took:.1} s",

@@ -1,0 +1,61 @@
+//! An acquire dropped anywhere leaves nothing once it was abandoned.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use distlock_core::quorum::Fault;
+use distlock_core::seam::{Ask, Backend};
+
+use crate::scene::{Scene, ask, poll_once, waiting};
+
+async fn dropped_at_every_poll(held: bool, make: fn() -> Ask) {
+    for polls in 0..12 {
+        let scene = Scene::of(3);
+        let (a, b) = (scene.client(), scene.client());
+        let first = ask();
+        if held {
+            scene.lock(&a, &first).await;
+        }
+        let late = Fault::Late(Duration::from_millis(2));
+        scene.faults(&[late, Fault::None, late]);
+        let one = make();
+        {
+            let mut acquire = pin!(b.acquire(&one, None));
+            for _ in 0..polls {
+                if poll_once(acquire.as_mut()).await.is_some() {
+                    break;
+                }
+                scene.tick().await;
+            }
+        }
+        scene.run(b.abandon(&one.key())).await.expect("a majority acknowledges");
+        scene.faults(&[]);
+        let left = || {
+            let in_line =
+                |s: &distlock_core::quorum::NodeState| s.line.iter().any(|w| w.who.req == one.req);
+            scene.owned(one.req) > 0 || scene.states().iter().any(in_line)
+        };
+        scene.until("it is undone everywhere", || !left() && !b.owes()).await;
+        // Bids still under way arrive, and find that it is over.
+        for _ in 0..20 {
+            scene.tick().await;
+        }
+        assert!(!left(), "after {polls} polls");
+        assert_eq!(scene.owned(first.req), if held { 3 } else { 0 });
+    }
+}
+
+#[tokio::test]
+async fn dropped_at_every_poll_of_a_free_lock() {
+    dropped_at_every_poll(false, ask).await;
+}
+
+#[tokio::test]
+async fn dropped_at_every_poll_of_a_held_lock() {
+    dropped_at_every_poll(true, ask).await;
+}
+
+#[tokio::test]
+async fn dropped_at_every_poll_of_a_wait() {
+    dropped_at_every_poll(true, waiting).await;
+}

@@ -1,0 +1,149 @@
+//! Some nodes, a clock that stands still, and clients.
+
+use std::future::Future;
+use std::num::NonZeroU32;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use distlock_core::quorum::{Fault, MemoryNode, NodeState, Quorum};
+use distlock_core::seam::{Ask, Attempt, Backend, Due, Grant, Kept};
+use distlock_core::{Clock, Error, FullName, Label, Mode, Name, Owner, Patience, ReqId, Standing};
+
+pub(crate) const TTL: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_millis(1);
+
+pub(crate) struct Scene {
+    pub(crate) clock: Clock,
+    pub(crate) nodes: Vec<MemoryNode>,
+}
+
+impl Scene {
+    pub(crate) fn of(size: usize) -> Self {
+        Self::on(Clock::held(), size)
+    }
+
+    pub(crate) fn on(clock: Clock, size: usize) -> Self {
+        let nodes = (0..size).map(|i| MemoryNode::new(format!("node{i}"), clock.clone()));
+        Self { nodes: nodes.collect(), clock }
+    }
+
+    pub(crate) fn client(&self) -> Quorum<MemoryNode> {
+        let nodes = self.nodes.iter().map(MemoryNode::client).collect();
+        Quorum::new("quorum", nodes).expect("a quorum")
+    }
+
+    /// The first nodes fail like this, the others not at all.
+    pub(crate) fn faults(&self, faults: &[Fault]) {
+        let faults = faults.iter().copied().chain(std::iter::repeat(Fault::None));
+        self.nodes.iter().zip(faults).for_each(|(n, f)| n.fault(f));
+    }
+
+    pub(crate) fn states(&self) -> Vec<NodeState> {
+        self.nodes.iter().map(|n| n.peek(&name())).collect()
+    }
+
+    /// How many nodes are owned by a request.
+    pub(crate) fn owned(&self, req: ReqId) -> usize {
+        let mine = |s: &NodeState| s.hold.as_ref().is_some_and(|h| h.who.req == req);
+        self.states().iter().filter(|s| mine(s)).count()
+    }
+
+    /// Whether nobody owns or waits anywhere.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.states().iter().all(|s| s.hold.is_none() && s.line.is_empty())
+    }
+
+    /// Runs a future, and time with it: a millisecond whenever it waits.
+    pub(crate) async fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            if let Some(done) = poll_once(work.as_mut()).await {
+                return done;
+            }
+            self.tick().await;
+        }
+    }
+
+    /// A millisecond passes, and the library's own thread does what it brings.
+    pub(crate) async fn tick(&self) {
+        self.clock.advance(STEP);
+        // What the clock woke there is ahead of these in its queue; it may wake others in turn.
+        for _ in 0..2 {
+            let (done, told) = tokio::sync::oneshot::channel();
+            distlock_core::engine::spawn(async move {
+                let _ = done.send(());
+            });
+            told.await.expect("the library's thread runs");
+        }
+    }
+
+    /// Lets time run until something is so.
+    pub(crate) async fn until(&self, what: &str, so: impl Fn() -> bool) {
+        // A minute of the nodes' time is longer than any debt or lease.
+        for _ in 0..60_000 {
+            if so() {
+                return;
+            }
+            self.tick().await;
+        }
+        panic!("never: {what}");
+    }
+
+    pub(crate) async fn try_lock(
+        &self,
+        client: &Quorum<MemoryNode>,
+        ask: &Ask,
+    ) -> Result<Result<Grant, Standing>, Error> {
+        Ok(match self.run(client.acquire(ask, None)).await? {
+            Attempt::Granted(grant) => Ok(grant),
+            Attempt::Busy(standing) => Err(standing),
+        })
+    }
+
+    /// A lock that is surely granted.
+    pub(crate) async fn lock(&self, client: &Quorum<MemoryNode>, ask: &Ask) -> Grant {
+        self.try_lock(client, ask).await.expect("an answer").expect("a grant")
+    }
+
+    pub(crate) async fn keep(&self, client: &Quorum<MemoryNode>, ask: &Ask) -> Kept {
+        let due = [Due { key: ask.key(), ttl: ask.ttl }];
+        self.run(client.keep(&due)).await.pop().expect("an answer")
+    }
+}
+
+/// Polls a future once.
+pub(crate) async fn poll_once<F: Future>(mut work: std::pin::Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|cx| {
+        Poll::Ready(match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+pub(crate) fn name() -> FullName {
+    FullName { space: Default::default(), name: Name::new("orders").expect("a name") }
+}
+
+/// A new request of a new owner that does not wait.
+pub(crate) fn ask() -> Ask {
+    Ask {
+        lock: name(),
+        req: ReqId::random(),
+        owner: Owner::new(),
+        mode: Mode::Exclusive,
+        ttl: TTL,
+        patience: Patience::Never,
+        min_hold: Duration::ZERO,
+        lock_delay: Duration::ZERO,
+        label: Label::new("test"),
+        block: NonZeroU32::MIN,
+    }
+}
+
+/// A new request that waits.
+pub(crate) fn waiting() -> Ask {
+    Ask { patience: Patience::Forever, ..ask() }
+}
