@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use distlock_core::Ttl;
 use distlock_core::capability::{
     Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
 };
 
 use crate::options::{Algorithm, RedisOptions};
+
+/// A node may take a tenth of the TTL to answer: with less than this a healthy one would seem dead.
+const TTL_MIN: Duration = Duration::from_millis(500);
 
 const MAJORITY: &str = "A lock needs a majority of the nodes: of 5, two may be down; with three down \
                         nobody is granted and holders are told by their deadline.";
@@ -52,7 +54,7 @@ pub fn redlock_capability(options: &RedisOptions) -> Capability {
         family: Family::Quorum,
         fence: if plain { Fence::Unordered } else { Fence::Clocked },
         expiry: Expiry::Ttl,
-        ttl_min: Ttl::MIN.get(),
+        ttl_min: TTL_MIN,
         ttl_max: options.max_ttl,
         ttl_step: Duration::from_millis(1),
         restart: if options.quarantine { Survives::Ends } else { Survives::TwoHolders },

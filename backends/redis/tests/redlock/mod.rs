@@ -87,6 +87,7 @@ fn suite<const N: usize>(algorithm: Algorithm) -> Suite {
             Box::pin(async move { connect(&url).await })
         },
     )
+    .at_once(4)
     .restart(|site| {
         Box::pin(async move {
             let nodes = site.kept::<Arc<Nodes>>().expect("servers");
