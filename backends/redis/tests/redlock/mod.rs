@@ -1,5 +1,6 @@
 //! Quorums of real servers, for the laws and for Redlock's own scenarios.
 #![allow(dead_code)] // each test program uses its share
+#![allow(clippy::unwrap_used)] // tests without the harness that clippy knows
 
 pub(crate) mod crash;
 pub(crate) mod down;
