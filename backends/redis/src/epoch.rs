@@ -6,7 +6,7 @@
 //! 2. A marker in the store, replicated like the locks, says which life was seen last.
 //! 3. Another life: a lock granted before it began may be missing here. A restart began with the
 //!    server; when a promotion happened is not known, so it counts from now.
-//! 4. Until `max_ttl` after that this client grants nothing: it does not even ask. Renewals and
+//! 4. Until `max_ttl` (and a slack, at a node of a quorum) after that this client grants nothing: it does not even ask. Renewals and
 //!    releases go on.
 //!
 //! A grant becomes a guard only through an acquire of a client that has passed this, so promotions
@@ -56,7 +56,7 @@ impl Quarantine {
 }
 
 /// The question whether this life of the server is known.
-pub(crate) fn ask(marker: &str, facts: &Facts, max_ttl: Duration) -> Call {
+pub(crate) fn ask(marker: &str, facts: &Facts, max_ttl: Duration, slack: Duration) -> Call {
     let flag = |b: bool| if b { "1" } else { "0" }.to_owned();
     let args = [
         facts.epoch(),
@@ -65,6 +65,7 @@ pub(crate) fn ask(marker: &str, facts: &Facts, max_ttl: Duration) -> Call {
         flag(facts.durable),
         max_ttl.as_micros().to_string(),
         KEEP.as_millis().to_string(),
+        slack.as_micros().to_string(),
     ];
     Call {
         script: &SCRIPT,
@@ -76,6 +77,7 @@ pub(crate) fn ask(marker: &str, facts: &Facts, max_ttl: Duration) -> Call {
 /// What the answer means.
 pub(crate) fn read(
     answer: Value,
+    marker: &str,
     facts: &Facts,
     max_ttl: Duration,
     clock: &Clock,
@@ -83,7 +85,7 @@ pub(crate) fn read(
     let (word, number): (String, u64) = redis::from_redis_value(answer).map_err(|e| {
         Error::new(Kind::Layout, "the marker of the server's life makes no sense")
             .because(e)
-            .with_hint("delete the key dl:epoch while no client runs")
+            .with_hint(format!("delete the key {marker} while no client runs"))
     })?;
     if word == "MAX" {
         let theirs = Duration::from_micros(number);
@@ -92,7 +94,7 @@ pub(crate) fn read(
             format!("the clients of this server agreed on max_ttl={}", Human(theirs)),
         )
         .with_hint(format!(
-            "connect with the same ?max_ttl= (this client has {}), or delete the key dl:epoch \
+            "connect with the same ?max_ttl= (this client has {}), or delete the key {marker} \
              while no client runs",
             Human(max_ttl)
         )));

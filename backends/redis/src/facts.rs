@@ -32,9 +32,12 @@ impl Facts {
         let all: HashMap<&str, &str> = lines.collect();
         let get = |key: &str| all.get(key).copied().unwrap_or_default();
         let number = |key: &str| get(key).parse::<u64>().ok();
+        // Below zero where the clock was stepped back since the start: then that was a moment ago,
+        // as far as anybody can know.
+        let uptime = get("uptime_in_seconds").parse::<i64>().ok();
+        let uptime = uptime.map(|up| u64::try_from(up).unwrap_or(0));
         let mut version = get("redis_version").split('.').map(|n| n.parse().unwrap_or(0));
-        let (Some(now), Some(up)) = (number("server_time_usec"), number("uptime_in_seconds"))
-        else {
+        let (Some(now), Some(up)) = (number("server_time_usec"), uptime) else {
             return Err(Error::new(Kind::Unsupported, "this server does not say how long it runs")
                 .with_hint("distlock needs Redis 7.0 or later, and INFO allowed to the account"));
         };
@@ -131,6 +134,8 @@ mod tests {
         }
         let promoted = with("master_replid2:0000", "master_replid2:0a00");
         assert!(promoted.promoted() && promoted.epoch() != facts.epoch());
+        let stepped_back = with("uptime_in_seconds:5", "uptime_in_seconds:-3600");
+        assert_eq!(stepped_back.boot, 1_001_000_000);
         assert!(Facts::read("nonsense").is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! A connection to one server that was entered and judged, and what is known of that server.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use distlock_core::{Clock, Error};
@@ -26,6 +27,9 @@ pub(crate) struct Terms<'a> {
     pub(crate) hears: Hears,
 }
 
+/// Counts connections.
+static NUMBER: AtomicU64 = AtomicU64::new(1);
+
 /// An entered connection.
 pub(crate) struct Link {
     pub(crate) wire: Wire,
@@ -35,6 +39,8 @@ pub(crate) struct Link {
     /// How many may ask for locks at once: a call under way is larger than a waiter, and ten
     /// thousand who begin to wait together should not cost ten thousand of them.
     pub(crate) room: Semaphore,
+    /// Another one for each connection.
+    pub(crate) number: u64,
     epoch: String,
     quarantine: Option<Quarantine>,
 }
@@ -50,14 +56,22 @@ impl Link {
         let mut quarantine = None;
         if options.quarantine {
             facts.durable = facts.may_be_durable() && always_synced(&wire).await;
-            let answer = wire.run(&epoch::ask(marker, &facts, options.max_ttl), false).await;
+            let answer =
+                wire.run(&epoch::ask(marker, &facts, options.max_ttl, options.slack), false).await;
             let answer = answer.map_err(|fault| at(fault.told()))?;
-            quarantine = Some(epoch::read(answer, &facts, options.max_ttl, clock).map_err(at)?);
+            quarantine =
+                Some(epoch::read(answer, marker, &facts, options.max_ttl, clock).map_err(at)?);
         }
         wire.subscribe(via).await.map_err(|fault| at(fault.told()))?;
         let (address, via, epoch) = (address.clone(), via.to_owned(), facts.epoch());
         let room = Semaphore::new(ROOM);
-        Ok(Self { wire, address, via, room, epoch, quarantine })
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { wire, address, via, room, number, epoch, quarantine })
+    }
+
+    /// Which run of which server this is: no two servers have the same.
+    pub(crate) fn run(&self) -> &str {
+        self.epoch.split('/').next().unwrap_or_default()
     }
 
     /// How long nothing may be granted here, and why.

@@ -97,6 +97,32 @@ impl Node {
         rx.await.unwrap_or_else(|_| Err(Error::new(Kind::Unreachable, "connecting was given up")))
     }
 
+    /// The connection if there is one. If not, fails at once, and one is made in the background.
+    pub(crate) fn at_once(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
+        if let Some(link) = self.current() {
+            return Ok(link);
+        }
+        if self.shared.closed.load(Ordering::Acquire) {
+            return Err(
+                Error::new(Kind::Closed, "this client was closed").with_hint("connect again")
+            );
+        }
+        self.reconnect();
+        let last = self.opening.try_lock().ok().and_then(|failed| failed.clone());
+        Err(last.map_or_else(
+            || {
+                Error::new(Kind::Unreachable, "not connected just now")
+                    .with_hint("it is tried again in the background; see whether the server runs")
+            },
+            |(_, e)| e,
+        ))
+    }
+
+    /// Which connection there is: another number for each, and none for none.
+    pub(crate) fn number(&self) -> u64 {
+        self.current().map_or(0, |link| link.number)
+    }
+
     /// One connects; whoever asks meanwhile waits for that, and shares its failure.
     async fn open(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
         let asked = self.shared.clock.now();

@@ -18,11 +18,12 @@ use crate::options::{Algorithm, RedisOptions};
 use crate::place::{Place, Watched};
 use crate::plain::Plain;
 use crate::promises::Kind;
+use crate::redlock;
 use crate::router::Router;
 use crate::store::Redis;
 
 /// The schemes of the redis stores.
-pub const SCHEMES: [&str; 7] = [
+pub const SCHEMES: [&str; 9] = [
     "redis",
     "rediss",
     "redis+unix",
@@ -30,6 +31,8 @@ pub const SCHEMES: [&str; 7] = [
     "rediss+sentinel",
     "redis+cluster",
     "rediss+cluster",
+    "redlock",
+    "redlocks",
 ];
 
 /// Connects to the store that a URL of one of [`SCHEMES`] names.
@@ -42,6 +45,9 @@ pub const SCHEMES: [&str; 7] = [
 /// # Cancel safety
 /// Dropping the future closes what it had opened.
 pub async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
+    if redlock::SCHEMES.contains(&url.scheme.as_str()) {
+        return redlock::open(url).await;
+    }
     let target = Target::of(url)?;
     Ok(match target.options.algorithm {
         Algorithm::Script => Redis::at(&target).await?.into_backend(),

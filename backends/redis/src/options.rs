@@ -24,6 +24,8 @@ pub struct RedisOptions {
     pub(crate) timeout: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) quarantine: bool,
+    /// What the quarantine lasts beyond `max_ttl`.
+    pub(crate) slack: Duration,
     pub(crate) replicas: u8,
     pub(crate) drift_percent: u8,
     pub(crate) tls: Tls,
@@ -45,6 +47,7 @@ impl Default for RedisOptions {
             timeout: Duration::from_secs(3),
             max_ttl: Duration::from_secs(30),
             quarantine: true,
+            slack: Duration::ZERO,
             replicas: 0,
             drift_percent: 10,
             tls: Tls::default(),

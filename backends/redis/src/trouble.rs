@@ -6,7 +6,7 @@ use redis::{ErrorKind, RedisError};
 use crate::address::Address;
 
 /// What the account needs, for an error about permissions.
-const RIGHTS: &str = "grant the account: ~dl:* &dl:* +@connection +@scripting +@pubsub +info +time \
+const RIGHTS: &str = "grant the account: ~dl:* &dl:* (rl:* for Redlock) +@connection +@scripting +@pubsub +info +time \
                       and the commands of hashes, sorted sets, sets, keys and scan";
 
 /// A connection that did not come about. Nothing was asked for yet.

@@ -39,6 +39,7 @@ pub struct Suite {
     pub(crate) wipe: Option<Hook>,
     pub(crate) restart: Option<Hook>,
     pub(crate) cut: Option<Hook>,
+    pub(crate) at_once: usize,
 }
 
 impl Suite {
@@ -53,6 +54,7 @@ impl Suite {
             wipe: None,
             restart: None,
             cut: None,
+            at_once: AT_ONCE,
         }
     }
 
@@ -63,7 +65,8 @@ impl Suite {
         // One suite a program: what is leaked here lives as long as the program does anyway.
         let (capability, by_url) = (&*Box::leak(Box::new(capability)), Some((make, connect)));
         let processes = true;
-        Self { capability, by_url, processes, lose: None, wipe: None, restart: None, cut: None }
+        let (lose, wipe, restart, cut, at_once) = (None, None, None, None, AT_ONCE);
+        Self { capability, by_url, processes, lose, wipe, restart, cut, at_once }
     }
 
     /// A store that only this process reaches by its URL: laws of several processes are not listed.
@@ -81,6 +84,14 @@ impl Suite {
             Box::pin(async move { Ok(Made::at(path)) })
         };
         Self::by_url(capability, make, connect)
+    }
+
+    /// Sets how many laws run at once: fewer for a store whose every move is several, and whose
+    /// answers count only if they come soon.
+    #[must_use]
+    pub fn at_once(mut self, laws: usize) -> Self {
+        self.at_once = laws;
+        self
     }
 
     /// Adds how an operator deletes a lock's record.
@@ -139,7 +150,7 @@ pub fn run(suite: Suite) -> ExitCode {
         return roles::play(&role, suite);
     }
     let mut args = Arguments::from_args();
-    args.test_threads.get_or_insert(AT_ONCE);
+    args.test_threads.get_or_insert(suite.at_once);
     let store = suite.capability.store.replace(' ', "_");
     let trial =
         |law: Law| Trial::test(format!("{store}::{}", law.name), move || hold_to(law, suite));

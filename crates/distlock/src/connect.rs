@@ -183,9 +183,8 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
         #[cfg(feature = "redis")]
         scheme if distlock_redis::SCHEMES.contains(&scheme) => distlock_redis::open(url).await,
         #[cfg(not(feature = "redis"))]
-        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "redis+cluster" => {
-            Err(missing("redis"))
-        }
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" | "redlock" | "redlocks" => Err(missing("redis")),
         #[cfg(feature = "memcached")]
         "memcached" => {
             known(&url, &[])?;
@@ -239,6 +238,7 @@ fn schemes() -> Vec<&'static str> {
         "redis+unix:SOCKET",
         "redis+sentinel://HOSTS/NAME",
         "redis+cluster://HOSTS",
+        "redlock://H1,H2,H3",
         "memcached://HOST:PORT",
     ]
 }
@@ -254,11 +254,13 @@ pub fn stores() -> Vec<Capability> {
     all.push(distlock_file::FileStore::promises().clone());
     #[cfg(feature = "redis")]
     {
-        use distlock_redis::{Algorithm, Kind, RedisOptions, capability};
+        use distlock_redis::{Algorithm, Kind, RedisOptions, capability, redlock_capability};
         let usual = RedisOptions::new();
         let kinds = [Kind::Single, Kind::Sentinel, Kind::Cluster];
         all.extend(kinds.map(|kind| capability(kind, &usual)));
-        all.push(capability(Kind::Single, &usual.algorithm(Algorithm::Plain)));
+        let plain = RedisOptions::new().algorithm(Algorithm::Plain);
+        all.push(capability(Kind::Single, &plain));
+        all.extend([redlock_capability(&usual), redlock_capability(&plain)]);
     }
     #[cfg(feature = "memcached")]
     all.push(distlock_memcached::capability().clone());

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use distlock_core::Token;
-use distlock_core::capability::Order;
+use distlock_core::capability::{Fence, Order};
 
 use crate::Site;
 use crate::child::Child;
-use crate::history::{self, Event, Rules, What};
+use crate::history::{self, Event, Rules, Violation, What};
 use crate::wait::{LONG, busy, give_back, line_of, soon, task};
 
 fn token(text: &str) -> Token {
@@ -203,11 +203,13 @@ pub async fn a_counter_comes_out_right(site: &Site) {
     assert_eq!(total, (processes * rounds).to_string(), "increments were lost");
     let events = history::read(&histories).expect("the histories");
     let fifo = site.capability().order == Order::Fifo;
-    let found = history::check(&events, Rules { fifo });
+    let found = broken(site, &events, Rules { fifo });
     assert!(found.is_empty(), "{} violations, the first: {}", found.len(), found[0]);
     let (min, mean) = fairness(&events);
     eprintln!("{processes} × {rounds} in {took:?}; while all ran: min {min}, mean {mean:.1}");
-    assert!(min * 2.0 >= mean, "starved: {min} grants beside a mean of {mean}");
+    // Where whoever asks at the right moment enters, nobody is promised a share.
+    let shares = site.capability().order != Order::None;
+    assert!(!shares || min * 2.0 >= mean, "starved: {min} grants beside a mean of {mean}");
 }
 
 /// The fewest and the mean number of grants of a process, while all of them ran.
@@ -230,4 +232,14 @@ fn fairness(events: &[Event]) -> (f64, f64) {
     }
     let min = counts.values().copied().min().unwrap_or(0);
     (f64::from(min), f64::from(counts.values().sum::<u32>()) / counts.len().max(1) as f64)
+}
+
+/// The promises that a history shows to be broken, of those that the store makes: one without an
+/// ordered fence says nothing about the order of its tokens.
+pub(crate) fn broken(site: &Site, events: &[Event], rules: Rules) -> Vec<Violation> {
+    let mut found = history::check(events, rules);
+    if site.capability().fence == Fence::Unordered {
+        found.retain(|v| !matches!(v, Violation::TokenBack { .. }));
+    }
+    found
 }

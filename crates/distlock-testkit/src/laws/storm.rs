@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use distlock_core::Locks;
 
+use super::processes::broken;
 use crate::Site;
 use crate::child::Child;
 use crate::history::{self, Recorder, Rules};
@@ -83,7 +84,7 @@ pub async fn a_storm_of_kills_and_stops_breaks_nothing(site: &Site) {
     }
     let events = history::read(&histories).expect("the histories");
     // Whoever is stopped or killed in line is passed over: order is another law's affair.
-    let found = history::check(&events, Rules { fifo: false });
+    let found = broken(site, &events, Rules { fifo: false });
     assert!(found.is_empty(), "{} violations, the first: {}", found.len(), found[0]);
     let grants = events.iter().filter(|e| matches!(e.what, history::What::Granted { .. })).count();
     eprintln!("{FAULTS} faults among {PROCESSES} processes: {grants} grants, all in order");

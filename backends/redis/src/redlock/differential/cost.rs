@@ -1,0 +1,67 @@
+//! What the usual case costs the server.
+
+use distlock_core::quorum::{Bid, Place, Round, Vote};
+use distlock_core::seam::{Ask, Released};
+use distlock_core::{Clock, Name, Namespace, Owner, Patience, ReqId, Token};
+use distlock_core::{FullName, Label, Mode};
+use redis::Value;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::{answers, moves};
+use super::scene::Scene;
+
+/// How many commands the scripts of one cycle may run: take, and give back.
+const MOST: i64 = 12;
+
+async fn commands(scene: &mut Scene) -> i64 {
+    let info: String =
+        redis::cmd("INFO").arg("commandstats").query_async(&mut scene.link).await.unwrap();
+    let inner = [
+        "cmdstat_get:",
+        "cmdstat_set:",
+        "cmdstat_time:",
+        "cmdstat_h",
+        "cmdstat_z",
+        "cmdstat_p",
+        "cmdstat_del",
+    ];
+    let calls = info.lines().filter(|l| inner.iter().any(|c| l.starts_with(c)));
+    let count = |l: &str| l.split("calls=").nth(1)?.split(',').next()?.parse::<i64>().ok();
+    calls.filter_map(count).sum()
+}
+
+/// A free lock that nobody waits for, asked for by somebody who would wait.
+#[tokio::test]
+async fn a_free_lock_is_one_cheap_step() {
+    let mut scene = Scene::new().await;
+    let clock = Clock::system();
+    let mut worst = 0;
+    for _ in 0..20 {
+        let lock = FullName { space: Namespace::new("").unwrap(), name: Name::new("a").unwrap() };
+        let ask = Arc::new(Ask {
+            lock,
+            req: ReqId::random(),
+            owner: Owner::new(),
+            mode: Mode::Exclusive,
+            ttl: Duration::from_secs(10),
+            patience: Patience::Forever,
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            label: Label::new("x"),
+            block: NonZeroU32::MIN,
+        });
+        let now = clock.wall_micros();
+        let place = Some(Place { ticket: now, wait: Duration::from_secs(10), backed: false });
+        let bid = Bid { ask: ask.clone(), round: Round(1), token: Token::new(now).unwrap(), place };
+        let before = commands(&mut scene).await;
+        let taken: Value = scene.run(moves::propose(&bid, "via-1", Duration::ZERO).by_sha()).await;
+        let (vote, _) = answers::vote(&taken, "").unwrap();
+        assert!(matches!(vote, Vote::Granted { accepted: true, waiters: 0, .. }), "{vote:?}");
+        let given = scene.run(moves::release(&ask.key()).by_sha()).await;
+        assert_eq!(answers::released(&given).unwrap(), Released::Released);
+        worst = worst.max(commands(&mut scene).await - before);
+    }
+    assert!(worst <= MOST, "{worst} commands for one cycle");
+}

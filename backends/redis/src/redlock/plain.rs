@@ -1,0 +1,325 @@
+//! Classic Redlock, as other languages' clients know it: `SET name random NX PX ttl` at each node,
+//! compare-and-delete, compare-and-extend.
+//!
+//! The key is the lock's name (`rl:p:SPACE:NAME` in a namespace), the value a random one of this
+//! very request and try, so that foreign clients exclude us and we them. There is no counter, no
+//! line and no tombstone; beside the key, under our own prefix, is only who holds it, for people.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use distlock_core::capability::Capability;
+use distlock_core::info::Query;
+use distlock_core::lease::Ears;
+use distlock_core::quorum::{
+    Ballot, Bid, Commit, Committed, Generation, Heal, NodeDue, NodeKept, QuorumNode, Round, Vote,
+};
+use distlock_core::seam::{Ask, Force, Forced, Key, Released};
+use distlock_core::{
+    Clock, Error, FullName, HoldInfo, Holder, Kind, Label, LockInfo, Mode, Owner, ReqId, Standing,
+    Token, Why,
+};
+use futures_util::future::join_all;
+use redis::Value;
+
+use super::answers::{self, odd};
+use super::moves::BATCH;
+use super::names;
+use super::server::Server;
+use crate::call::{Call, Script};
+use crate::keys;
+
+macro_rules! script {
+    ($name:literal) => {
+        LazyLock::new(|| {
+            Script::new($name, include_str!(concat!("plain/", $name, ".lua")).to_owned())
+        })
+    };
+}
+static PROPOSE: LazyLock<Script> = script!("propose");
+static RENEW: LazyLock<Script> = script!("renew");
+static RELEASE: LazyLock<Script> = script!("release");
+static FORCE: LazyLock<Script> = script!("force");
+static INSPECT: LazyLock<Script> = script!("inspect");
+
+/// The further key that says who holds a lock.
+const INFO: &str = ":i";
+
+/// A server that keeps its share of a quorum's locks by the textbook recipe.
+pub(crate) struct PlainNode {
+    pub(crate) server: Server,
+    pub(crate) capability: Arc<Capability>,
+}
+
+/// The recipe's key, and ours beside it.
+fn keys(lock: &FullName) -> Result<[Vec<u8>; 2], Error> {
+    let name = match lock.space.as_str() {
+        "" => lock.name.to_string(),
+        // Under our own prefix, where no name without a namespace can be.
+        space => format!("{}p:{space}:{}", names::PREFIX, lock.name),
+    };
+    let ours = [names::PREFIX, keys::PREFIX].iter().any(|prefix| name.starts_with(prefix));
+    if lock.space.as_str().is_empty() && ours {
+        let what = format!("{name:?} is among the keys of distlock itself");
+        return Err(Error::new(Kind::Usage, what).lock(lock).with_hint(
+            "with algorithm=plain a lock's name is its key: use one that does not start with dl: \
+             or rl:",
+        ));
+    }
+    Ok([name.into_bytes(), (names::record(lock) + INFO).into_bytes()])
+}
+
+fn text(n: impl ToString) -> Vec<u8> {
+    n.to_string().into_bytes()
+}
+
+fn millis(d: Duration) -> Vec<u8> {
+    // Rounded up: a lease that ends a part of a millisecond early could pass on too soon.
+    text(d.as_micros().div_ceil(1000))
+}
+
+fn words(value: &Value) -> Result<&[Value], Error> {
+    match value {
+        Value::Array(words) => Ok(words),
+        other => Err(odd(other)),
+    }
+}
+
+fn number(word: Option<&Value>) -> Option<u64> {
+    match word? {
+        Value::Int(n) => u64::try_from(*n).ok(),
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
+/// What is left of a key; nothing is known of one that another client made without a TTL.
+fn left(word: Option<&Value>) -> Option<Duration> {
+    number(word).map(Duration::from_millis)
+}
+
+/// Owner, label, token and age, if the holder is one of ours.
+fn holder(words: &[Value], left: Option<Duration>) -> Option<Holder> {
+    let text = |i: usize| match words.get(i)? {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    };
+    Some(Holder {
+        owner: Owner::named(text(0)?).ok()?,
+        label: Label::new(text(1)?),
+        token: Token::new(number(words.get(2))?).ok()?,
+        age: Duration::from_micros(number(words.get(3))?),
+        left,
+    })
+}
+
+impl PlainNode {
+    async fn play(&self, call: Call) -> Result<Value, Error> {
+        self.server.play(&*self.server.link()?, &call).await
+    }
+
+    async fn take(&self, ask: &Ask, round: Round, token: Token) -> Result<Vote, Error> {
+        let link = self.server.link()?;
+        let (left, why) = self.server.closed(&link);
+        if !left.is_zero() {
+            return Ok(Vote::NotYet { left, why });
+        }
+        let args = vec![
+            text(ask.req),
+            text(round.0),
+            millis(ask.ttl),
+            ask.owner.as_str().into(),
+            ask.label.as_str().into(),
+            text(token.get()),
+            text(ask.min_hold.as_micros()),
+        ];
+        let call = Call { script: &PROPOSE, keys: keys(&ask.lock)?.into(), args };
+        vote(&self.server.play(&link, &call).await?, round)
+    }
+
+    async fn renew_some(&self, due: &[NodeDue]) -> Result<Vec<NodeKept>, Error> {
+        let (mut all, mut args) = (Vec::new(), Vec::new());
+        for d in due {
+            all.extend(keys(&d.key.lock)?);
+            let round = d.generation.map(|g| text(g.0)).unwrap_or_default();
+            args.extend([text(d.key.req), round, millis(d.ttl)]);
+        }
+        let value = self.play(Call { script: &RENEW, keys: all, args }).await?;
+        let answers = words(&value)?;
+        if answers.len() != due.len() {
+            return Err(odd(&value));
+        }
+        answers.iter().map(|answer| kept(answer).ok_or_else(|| odd(answer))).collect()
+    }
+
+    async fn give(&self, key: &Key, how: Vec<u8>) -> Result<Value, Error> {
+        let keys = keys(&key.lock)?.into();
+        self.play(Call { script: &RELEASE, keys, args: vec![text(key.req), how] }).await
+    }
+
+    async fn look(&self, locks: &[FullName]) -> Result<Vec<LockInfo>, Error> {
+        let mut all = Vec::new();
+        for lock in locks {
+            all.extend(keys(lock)?);
+        }
+        let value = self.play(Call { script: &INSPECT, keys: all, args: Vec::new() }).await?;
+        let seen = locks.iter().zip(words(&value)?).map(|(lock, answer)| view(lock, answer));
+        Ok(seen.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+    }
+}
+
+fn vote(value: &Value, round: Round) -> Result<Vote, Error> {
+    let words = words(value)?;
+    let rest = words.get(1..).unwrap_or_default();
+    match number(words.first()) {
+        Some(1) => Ok(Vote::Granted {
+            accepted: false,
+            base: None,
+            generation: Generation(round.0),
+            left: left(rest.first()).ok_or_else(|| odd(value))?,
+            waiters: 0,
+        }),
+        Some(2) => {
+            let left = left(rest.first());
+            let holder = holder(rest.get(1..).unwrap_or_default(), left);
+            Ok(Vote::Busy {
+                standing: Standing { holder, left, ..Standing::default() },
+                queued: false,
+            })
+        }
+        Some(4) => Ok(Vote::Spent),
+        _ => Err(odd(value)),
+    }
+}
+
+fn kept(answer: &Value) -> Option<NodeKept> {
+    let Value::Array(words) = answer else { return None };
+    Some(match number(words.first())? {
+        0 => NodeKept::Lost(Why::Gone),
+        1 => NodeKept::Held {
+            generation: Generation(number(words.get(1))?),
+            left: left(words.get(2))?,
+            token: number(words.get(3)).and_then(|t| Token::new(t).ok()),
+            waiters: 0,
+        },
+        2 => NodeKept::Lost(Why::Revoked),
+        _ => return None,
+    })
+}
+
+fn view(lock: &FullName, answer: &Value) -> Result<Option<LockInfo>, Error> {
+    let words = words(answer)?;
+    let Some(held) = words.first() else { return Ok(None) };
+    let Value::BulkString(value) = held else { return Err(odd(held)) };
+    let (value, left) = (String::from_utf8_lossy(value), left(words.get(1)));
+    let holder = holder(words.get(2..).unwrap_or_default(), left);
+    let holder = match holder {
+        Some(holder) => holder,
+        None => Holder {
+            owner: Owner::named("foreign")?,
+            label: Label::new("a client that is not distlock's"),
+            token: Token::MIN,
+            age: Duration::ZERO,
+            left,
+        },
+    };
+    // The value is how a holder proves itself: only the request id of ours is shown.
+    let req = value.get(..32).and_then(|v| v.parse().ok()).unwrap_or(ReqId::from_bytes([0; 16]));
+    let hold = HoldInfo {
+        req,
+        holder,
+        mode: Mode::Exclusive,
+        lingering: value.ends_with(":released"),
+        revoked: value.ends_with(":revoked"),
+    };
+    Ok(Some(LockInfo { lock: lock.clone(), holds: vec![hold], waiters: Vec::new() }))
+}
+
+impl QuorumNode for PlainNode {
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn site(&self) -> &str {
+        &self.server.site
+    }
+
+    fn clock(&self) -> &Clock {
+        self.server.clock()
+    }
+
+    fn link(&self) -> u64 {
+        self.server.number()
+    }
+
+    async fn propose(&self, bid: &Bid) -> Result<Ballot, Error> {
+        let vote = self.take(&bid.ask, bid.round, bid.token).await?;
+        Ok(Ballot { vote, at: None })
+    }
+
+    async fn heal(&self, heals: &[Heal]) -> Vec<Result<Vote, Error>> {
+        join_all(heals.iter().map(|h| self.take(&h.ask, h.round, h.token))).await
+    }
+
+    /// Nothing is stored, as there is no counter: the quorum of such nodes never asks for it.
+    async fn commit(&self, _commit: &Commit) -> Result<Committed, Error> {
+        Ok(Committed::Lost)
+    }
+
+    async fn renew(&self, due: &[NodeDue]) -> Vec<NodeKept> {
+        let batches = due.chunks(BATCH).map(|some| async {
+            match self.renew_some(some).await {
+                Ok(kept) => kept,
+                Err(e) => some.iter().map(|_| NodeKept::Unknown(e.clone())).collect(),
+            }
+        });
+        join_all(batches).await.into_iter().flatten().collect()
+    }
+
+    async fn release(&self, key: &Key) -> Result<Released, Error> {
+        answers::released(&self.give(key, b"r".to_vec()).await?)
+    }
+
+    async fn cancel(&self, key: &Key, upto: Round) -> Result<(), Error> {
+        answers::cancelled(&self.give(key, text(upto.0)).await?)
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        match query {
+            Query::Name(lock) => self.look(std::slice::from_ref(lock)).await,
+            Query::Prefix { space, prefix, after, limit } => {
+                let mut names = names::scan(&*self.server.link()?, space, prefix, INFO).await?;
+                names.retain(|lock| after.as_ref().is_none_or(|after| lock.name > *after));
+                let mut found = Vec::new();
+                for names in names.chunks(BATCH) {
+                    found.extend(self.look(names).await?);
+                    if found.len() >= *limit {
+                        break;
+                    }
+                }
+                found.truncate(*limit);
+                Ok(found)
+            }
+        }
+    }
+
+    async fn force(
+        &self,
+        lock: &FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        let token = token.map(|t| text(t.get())).unwrap_or_default();
+        let how = if how == Force::Now { b"n".to_vec() } else { b"r".to_vec() };
+        let keys = keys(lock)?.into();
+        answers::forced(&self.play(Call { script: &FORCE, keys, args: vec![token, how] }).await?)
+    }
+
+    fn listen(&self, ears: Ears) {
+        self.server.listen(ears);
+    }
+
+    async fn close(&self) {
+        self.server.close();
+    }
+}

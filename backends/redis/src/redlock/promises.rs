@@ -1,0 +1,75 @@
+//! What a quorum of redis servers promises.
+
+use std::time::Duration;
+
+use distlock_core::capability::{
+    Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
+};
+
+use crate::options::{Algorithm, RedisOptions};
+
+/// A node may take a tenth of the TTL to answer: with less than this a healthy one would seem dead.
+const TTL_MIN: Duration = Duration::from_millis(500);
+
+const MAJORITY: &str = "A lock needs a majority of the nodes: of 5, two may be down; with three down \
+                        nobody is granted and holders are told by their deadline.";
+const TOKENS: &str = "Tokens rise without any condition while the nodes keep their data. A node that \
+                      lost it makes them depend on the quarantine and on clocks that are within a \
+                      second of each other.";
+const RESTART: &str = "A node that restarts without durable data grants nothing for max_ttl + 2s, so \
+                       that it lets no second holder in; locks live on at the others.";
+const RESTART_OFF: &str = "The quarantine is off: when a node restarts without durable data, two \
+                           holders are possible for up to a TTL, and tokens may repeat.";
+const CLOCK: &str = "Leases run on the nodes' wall clocks: when somebody steps a majority of them \
+                     forward, a lock can pass on before its holder knows; the fence still refuses \
+                     the older one.";
+const FLUSH: &str = "FLUSHALL and keys deleted by hand are found out at the next renewal only.";
+const PLAIN: &str = "Key and value are those of the Redlock recipe, so clients in other languages \
+                     exclude us and we them. It has no ordered fence: a resource cannot tell an \
+                     older holder from a newer one.";
+const LATE: &str = "The recipe has no tombstones: a request that arrives after it was given up keeps \
+                    one node for up to its TTL.";
+const CLOCK_PLAIN: &str = "Leases run on the nodes' wall clocks: when somebody steps a majority of \
+                           them forward, a lock can pass on before its holder knows.";
+const RESTART_PLAIN: &str = "A node that restarts without durable data grants nothing to us for \
+                             max_ttl + 2s; foreign clients do not know of it.";
+
+/// What a Redlock under these options promises.
+#[must_use]
+pub fn redlock_capability(options: &RedisOptions) -> Capability {
+    let plain = options.algorithm == Algorithm::Plain;
+    let notes: &'static [&'static str] = match (plain, options.quarantine) {
+        (false, true) => &[MAJORITY, TOKENS, RESTART, CLOCK, FLUSH],
+        (false, false) => &[MAJORITY, TOKENS, RESTART_OFF, CLOCK, FLUSH],
+        (true, true) => &[PLAIN, MAJORITY, RESTART_PLAIN, LATE, CLOCK_PLAIN, FLUSH],
+        (true, false) => &[PLAIN, MAJORITY, RESTART_OFF, LATE, CLOCK_PLAIN, FLUSH],
+    };
+    Capability {
+        store: if plain { "redlock (plain)" } else { "redlock" },
+        url: match plain {
+            true => "redlock://H1,H2,H3?algorithm=plain",
+            false => "redlock://H1,H2,H3",
+        },
+        scope: "hosts that reach a majority of the nodes",
+        family: Family::Quorum,
+        fence: if plain { Fence::Unordered } else { Fence::Clocked },
+        expiry: Expiry::Ttl,
+        ttl_min: TTL_MIN,
+        ttl_max: options.max_ttl,
+        ttl_step: Duration::from_millis(1),
+        restart: if options.quarantine { Survives::Ends } else { Survives::TwoHolders },
+        failover: Survives::NotApplicable,
+        partition: Survives::Ends,
+        order: if plain { Order::None } else { Order::Bounded },
+        reentry: Reentry::Client,
+        shared: false,
+        permits: false,
+        detach: !plain,
+        force: true,
+        lock_delay: false,
+        wake: if plain { WakeUp::Poll } else { WakeUp::Push },
+        drift_percent: options.drift_percent,
+        drift_floor: Duration::from_millis(2),
+        notes,
+    }
+}

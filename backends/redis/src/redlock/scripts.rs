@@ -1,0 +1,84 @@
+//! The moves of a node as scripts: [`NodeState::step`](distlock_core::quorum::NodeState::step) in
+//! Lua, one script a move.
+//!
+//! Each is put together from the usual case, which touches the record alone and stands before
+//! anything else is defined, because defining costs; the rules, shared by all; and the move itself.
+
+use std::sync::LazyLock;
+
+use crate::call::Script;
+
+/// Where a script has its time from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    /// The server's clock: the only one that counts.
+    Server,
+    /// A key that a test sets.
+    #[cfg(test)]
+    Key,
+}
+
+impl Source {
+    /// The line that reads it, in microseconds since 1970.
+    const fn line(self) -> &'static str {
+        match self {
+            Source::Server => "local now = call('TIME') now = now[1] * 1000000 + now[2]",
+            #[cfg(test)]
+            Source::Key => "local now = tonumber(call('GET', 'rl:clock'))",
+        }
+    }
+}
+
+/// The scripts of all moves.
+pub(crate) struct Scripts {
+    pub(crate) propose: Script,
+    pub(crate) heal: Script,
+    pub(crate) commit: Script,
+    pub(crate) renew: Script,
+    pub(crate) release: Script,
+    pub(crate) cancel: Script,
+    pub(crate) force: Script,
+    pub(crate) inspect: Script,
+}
+
+/// What grants or queues must not run on a server that is out of memory.
+const GROWS: &str = "#!lua\n";
+/// What frees or keeps must.
+const FREES: &str = "#!lua flags=allow-oom\n";
+/// What only looks.
+const LOOKS: &str = "#!lua flags=no-writes\n";
+
+/// What stands before the rules where there is no usual case.
+const BEGIN: &str = "local call, pack, unpack = redis.call, struct.pack, struct.unpack\n--@now\n";
+const RULES: &str = include_str!("scripts/rules.lua");
+
+impl Scripts {
+    /// Puts the scripts together.
+    pub(crate) fn new(source: Source) -> Self {
+        let script = |name, flags: &str, parts: &[&str]| {
+            let code = flags.to_owned() + &parts.concat().replace("--@now", source.line());
+            Script::new(name, code)
+        };
+        macro_rules! text {
+            ($name:literal) => {
+                include_str!(concat!("scripts/", $name, ".lua"))
+            };
+        }
+        let propose = [text!("propose.fast"), RULES, text!("propose")];
+        let release = [text!("release.fast"), RULES, text!("release")];
+        Self {
+            propose: script("propose", GROWS, &propose),
+            // Taking a lock again is keeping it: a full server must not lose what is held.
+            heal: script("heal", FREES, &[BEGIN, RULES, text!("heal")]),
+            commit: script("commit", FREES, &[BEGIN, RULES, text!("commit")]),
+            renew: script("renew", FREES, &[BEGIN, RULES, text!("renew")]),
+            release: script("release", FREES, &release),
+            cancel: script("cancel", FREES, &[BEGIN, RULES, text!("cancel")]),
+            force: script("force", FREES, &[BEGIN, RULES, text!("force")]),
+            inspect: script("inspect", LOOKS, &[text!("inspect")]),
+        }
+    }
+}
+
+/// The scripts, on the server's clock.
+pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(Source::Server));

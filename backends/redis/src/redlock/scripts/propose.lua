@@ -1,0 +1,23 @@
+local req, round, who = ARGV[1], tonumber(ARGV[2]), ARGV[6]
+local function propose()
+  local known = again(req, round)
+  if known then return known end
+  local left = tonumber(ARGV[7])
+  if left > 0 then return {3, now, left} end
+  local waited_for = queued > 0
+  local in_line = take_place(req, who, tonumber(ARGV[11]), tonumber(ARGV[12]), ARGV[13] == '1', tonumber(ARGV[10]))
+  if not admits(req) then
+    if in_line and not waited_for and hold then tell('c', hold.req, hold.who) end
+    return busy(in_line, in_line and call('ZRANK', H .. ':l', req))
+  end
+  local base, p = math.max(hi, now), tonumber(ARGV[5])
+  local accepted = p > hi and p > now - ARGV[9] and p < now + ARGV[8]
+  if accepted then hi = p end
+  return take(req, round, accepted and p or 0, accepted and 1 or 0, base, tonumber(ARGV[3]), tonumber(ARGV[4]), 0, who)
+end
+open(KEYS[1], value)
+drop_ended()
+line_up()
+local answer = propose()
+close()
+return answer

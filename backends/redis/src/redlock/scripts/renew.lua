@@ -1,0 +1,20 @@
+-- KEYS H of each    ARGV for each: req, generation or '', ttl
+local function renew(at)
+  local req, meant = ARGV[at], tonumber(ARGV[at + 1])
+  if not hold or hold.req ~= req then return {0} end
+  if hold.phase == REVOKED then return {2} end
+  if hold.phase ~= HELD then return {0} end
+  if meant and meant ~= gen or not meant and hold.healed == 1 then return {0} end
+  hold.expires = math.max(hold.expires, now + ARGV[at + 2])
+  -- Who quotes its generation has counted it.
+  if meant then hold.healed = 0 end
+  return {1, gen, hold.expires - now, hold.token, waiters(req)}
+end
+local answers = {}
+for i, key in ipairs(KEYS) do
+  open(key, call('GET', key))
+  drop_ended()
+  answers[i] = renew(i * 3 - 2)
+  close()
+end
+return answers
