@@ -183,8 +183,8 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
         #[cfg(feature = "redis")]
         scheme if distlock_redis::SCHEMES.contains(&scheme) => distlock_redis::open(url).await,
         #[cfg(not(feature = "redis"))]
-        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
-        | "rediss+cluster" | "redlock" | "redlocks" => Err(missing("redis")),
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
+        | "redis+cluster" | "rediss+cluster" | "redlock" | "redlocks" => Err(missing("redis")),
         #[cfg(feature = "memcached")]
         "memcached" => {
             known(&url, &[])?;

@@ -90,6 +90,12 @@ impl Tally {
         let mut standing = Standing { ahead, ..Standing::default() };
         standing.holder = holder;
         standing.left = lefts.get(majority - 1).copied();
+        if standing.holder.is_none() {
+            standing.note = self.votes.iter().flatten().find_map(|v| match v {
+                Vote::NotYet { why, .. } => Some(why.as_str().into()),
+                _ => None,
+            });
+        }
         standing
     }
 
