@@ -16,8 +16,8 @@ fn read(path: &Path) -> String {
 /// The table of stores, from their capabilities.
 fn table() -> String {
     let mut lines = vec![
-        "| store | URL | who excludes whom | fence | a silent holder's lock ends | restart | order | re-entry | modes | detach | break | wake-up |".to_owned(),
-        "|---|---|---|---|---|---|---|---|---|---|---|---|".to_owned(),
+        "| store | URL | who excludes whom | fence | a silent holder's lock ends | restart | failover | order | re-entry | modes | detach | break | wake-up |".to_owned(),
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|".to_owned(),
     ];
     lines.extend(distlock::stores().iter().map(row));
     lines.join("\n")
@@ -29,12 +29,13 @@ fn row(c: &Capability) -> String {
         Expiry::Ttl => "after its TTL",
         Expiry::WithProcess => "with its process",
     };
-    let restart = match c.restart {
+    let after = |event| match event {
         Survives::Yes => "locks stay",
         Survives::Ends => "locks end",
         Survives::TwoHolders => "two holders possible",
         Survives::NotApplicable => "–",
     };
+    let (restart, failover) = (after(c.restart), after(c.failover));
     let order = match c.order {
         Order::Fifo => "first come, first served",
         Order::Bounded => "bounded bypass",
@@ -56,7 +57,7 @@ fn row(c: &Capability) -> String {
         WakeUp::Poll => "poll",
     };
     format!(
-        "| {} | `{}` | {} | {} | {ends} | {restart} | {order} | {reentry} | {modes} | {} | {} | {wake} |",
+        "| {} | `{}` | {} | {} | {ends} | {restart} | {failover} | {order} | {reentry} | {modes} | {} | {} | {wake} |",
         c.store,
         c.url.replace('|', "\\|"),
         c.scope,
@@ -89,7 +90,7 @@ fn the_readmes_table_of_stores_is_what_the_code_promises() {
 /// at other servers shares its page.
 fn page_of(store: &str) -> String {
     let words = store.replace(['(', ')'], "").replace(['+', ' '], "-");
-    words.replace("redis-sentinel-plain", "redis-plain")
+    words.replace("redis-sentinel-plain", "redis-plain").replace("redlock-plain", "redlock")
 }
 
 #[test]
