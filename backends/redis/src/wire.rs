@@ -1,10 +1,10 @@
 //! One connection: bounded calls out, wake-ups in, on the same socket.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use distlock_core::{Clock, Error};
+use distlock_core::{BootInstant, Clock, Error};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 
@@ -61,6 +61,8 @@ pub(crate) struct Wire {
     clock: Clock,
     timeout: Duration,
     over: Arc<AtomicBool>,
+    /// When the last answer came, in nanoseconds since boot.
+    heard: AtomicU64,
 }
 
 impl Wire {
@@ -81,10 +83,18 @@ impl Wire {
         let client = entry.client(address)?;
         let opening = client.get_multiplexed_async_connection_with_config(&config);
         match clock.timeout(timeout, opening).await {
-            Some(Ok(connection)) => Ok(Self { connection, clock: clock.clone(), timeout, over }),
+            Some(Ok(connection)) => {
+                let heard = AtomicU64::new(clock.now().as_nanos());
+                Ok(Self { connection, clock: clock.clone(), timeout, over, heard })
+            }
             Some(Err(e)) => Err(trouble::opening(&e, address)),
-            None => Err(trouble::unreachable(address, timeout)),
+            None => Err(trouble::unreachable(address, timeout, entry.tls.is_some())),
         }
+    }
+
+    /// When the last answer came.
+    pub(crate) fn heard(&self) -> BootInstant {
+        BootInstant::from_nanos(self.heard.load(Ordering::Acquire))
     }
 
     /// Whether it has ended.
@@ -146,7 +156,10 @@ impl Wire {
         call: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, Fault> {
         match self.clock.timeout(self.timeout, call).await {
-            Some(answer) => answer.map_err(Fault::Redis),
+            Some(answer) => {
+                self.heard.fetch_max(self.clock.now().as_nanos(), Ordering::AcqRel);
+                answer.map_err(Fault::Redis)
+            }
             None => Err(Fault::Silent(self.timeout)),
         }
     }
