@@ -132,6 +132,12 @@ impl Cluster {
             .with_hint("see CLUSTER INFO: a primary and its replicas may be down"))
     }
 
+    /// Who serves a slot, if that is known without asking.
+    pub(crate) fn known(self: &Arc<Self>, slot: u16) -> Option<Arc<Node>> {
+        let address = self.map().slots[usize::from(slot)].clone()?;
+        Some(self.node(&address))
+    }
+
     /// A primary, connected to or not.
     pub(crate) fn node(self: &Arc<Self>, address: &Address) -> Arc<Node> {
         if let Some(node) = self.map().nodes.get(address) {

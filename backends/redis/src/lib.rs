@@ -7,6 +7,7 @@ mod cluster;
 mod differential;
 mod epoch;
 mod facts;
+mod gate;
 mod keys;
 mod link;
 mod moves;

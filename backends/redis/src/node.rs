@@ -253,6 +253,16 @@ impl Node {
         link.wire.end();
     }
 
+    /// Takes note of a call that has waited so long, since `sent`: a connection on which nothing
+    /// else was heard either is of no more use.
+    pub(crate) fn suspect(self: &Arc<Self>, sent: BootInstant, waited: Duration) {
+        if let Some(link) = self.current()
+            && link.wire.heard() < sent
+        {
+            self.judge(&link, &Fault::Silent(waited));
+        }
+    }
+
     /// Takes note of a call that failed.
     pub(crate) fn judge(self: &Arc<Self>, link: &Link, fault: &Fault) {
         if fault.ends_the_connection() {

@@ -30,7 +30,9 @@ use distlock_core::{
 use redis::Value;
 
 use crate::call::{Call, Script};
+use crate::gate::Gate;
 use crate::keys::{Keys, PREFIX};
+use crate::link::Link;
 use crate::node::Shared;
 use crate::open::Target;
 use crate::promises::capability;
@@ -262,8 +264,16 @@ impl LeaseStore for Plain {
             if wait_lease.is_some() { b"1".to_vec() } else { b"0".to_vec() },
             millis(KEEP),
         ];
-        let make = |_: &_| Call { script: &ACQUIRE, keys: keys.clone(), args: args.clone() };
+        let gate = Gate::default();
+        let make = |link: &Link| {
+            let acquire = || Call { script: &ACQUIRE, keys: keys.clone(), args: args.clone() };
+            let look = || Call { script: &INSPECT, keys: keys.clone(), args: Vec::new() };
+            gate.pick(link, &self.shared.clock, acquire, look)
+        };
         let (value, link) = self.router.play(&Keys::of(&ask.lock), make).await.map_err(&told)?;
+        if let Some((left, why)) = gate.closed() {
+            return Ok(Answer::NotYet { left, why });
+        }
         let words = words(value).map_err(&told)?;
         match (text(words.first()), words.get(1..).unwrap_or_default()) {
             (Some("G"), rest) => {
@@ -368,6 +378,7 @@ impl LeaseStore for Plain {
 impl Plain {
     async fn renew_some(&self, due: &[Due]) -> Vec<Renewal> {
         let Some(first) = due.first() else { return Vec::new() };
+        let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
         let play = async {
             let mut all = Vec::with_capacity(due.len() * 5);
             let mut args = Vec::with_capacity(due.len() * 3);
@@ -377,12 +388,12 @@ impl Plain {
             }
             let make = |_: &_| Call { script: &RENEW, keys: all.clone(), args: args.clone() };
             let (value, link) = self.router.play(&Keys::of(&first.key.lock), make).await?;
-            let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
             replicas::wait(&link, self.shared.options.replicas, shortest).await?;
             let answers = words(value)?;
             if answers.len() == due.len() { Ok(answers) } else { Err(odd(&Value::Array(answers))) }
         };
-        match play.await {
+        let home = Keys::of(&first.key.lock);
+        match self.router.pressing(&self.shared.clock, &home, shortest / 4, play).await {
             Ok(answers) => answers
                 .iter()
                 .map(|answer| match left(Some(answer)) {

@@ -1,8 +1,9 @@
 //! From a lock to the server that keeps it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use distlock_core::Error;
+use distlock_core::{Clock, Error};
 use redis::Value;
 
 use crate::call::Call;
@@ -10,6 +11,7 @@ use crate::cluster::{Cluster, slot};
 use crate::keys::Keys;
 use crate::link::Link;
 use crate::node::Node;
+use crate::trouble;
 
 /// The servers of one store.
 pub(crate) enum Router {
@@ -35,6 +37,30 @@ impl Router {
             }
             Self::Many(cluster) => Box::pin(cluster.play(slot(keys.lock.as_bytes()), make)).await,
         }
+    }
+
+    /// A call on whose answer leases depend: bounded by them and not by the patience of one call.
+    /// A connection on which nothing was heard meanwhile is given up, so that the next try does
+    /// not wait for the same silence.
+    pub(crate) async fn pressing<T>(
+        &self,
+        clock: &Clock,
+        keys: &Keys,
+        within: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let sent = clock.now();
+        if let Some(answer) = clock.timeout(within, call).await {
+            return answer;
+        }
+        let node = match self {
+            Self::One(node) => Some(node.clone()),
+            Self::Many(cluster) => cluster.known(slot(keys.lock.as_bytes())),
+        };
+        if let Some(node) = node {
+            node.suspect(sent, within);
+        }
+        Err(trouble::silent(within))
     }
 
     /// The connection to where a lock is kept.

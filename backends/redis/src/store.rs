@@ -24,6 +24,7 @@ use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, Error, FullName, LockInfo, ReqId, Store, Token, Why};
 use futures_util::future::join_all;
 
+use crate::gate::Gate;
 use crate::keys::Keys;
 use crate::link::Link;
 use crate::moves::{self, BATCH, Message};
@@ -32,7 +33,7 @@ use crate::open::Target;
 use crate::promises::capability;
 use crate::replicas;
 use crate::router::Router;
-use crate::{scan, trouble};
+use crate::scan;
 
 /// PUBLISH says how many listened: each connection has a channel of its own at its own server, so
 /// nobody there means that nobody hears it.
@@ -79,8 +80,16 @@ impl Redis {
     }
 
     async fn ask(&self, keys: Keys, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
-        let make = |link: &Link| moves::acquire(&keys, ask, wait, &link.via, COUNTED);
+        let gate = Gate::default();
+        let make = |link: &Link| {
+            let acquire = || moves::acquire(&keys, ask, wait, &link.via, COUNTED);
+            let look = || moves::inspect(std::slice::from_ref(&keys));
+            gate.pick(link, &self.shared.clock, acquire, look)
+        };
         let (value, link) = self.router.play(&keys, make).await?;
+        if let Some((left, why)) = gate.closed() {
+            return Ok(Answer::NotYet { left, why });
+        }
         let answer = moves::acquired(&value, ask.ttl).and_then(answer::acquired)?;
         if let Answer::Granted { left, .. } = &answer {
             // An error says that the outcome is unknown, and whoever asked cancels.
@@ -185,10 +194,14 @@ impl LeaseStore for Redis {
             let (key, wait) = &waiting[*i];
             (Keys::of(&key.lock), key.req, *wait)
         });
+        let shortest = waiting.iter().map(|(_, wait)| *wait).min().unwrap_or_default();
         let play = |batch: Vec<Renewable>| async move {
-            let make = |link: &Link| moves::heartbeat(&batch, &link.via, COUNTED);
-            let (value, _) = self.router.play(&batch[0].0, make).await?;
-            moves::pulses(&value, batch.len())
+            let call = async {
+                let make = |link: &Link| moves::heartbeat(&batch, &link.via, COUNTED);
+                let (value, _) = self.router.play(&batch[0].0, make).await?;
+                moves::pulses(&value, batch.len())
+            };
+            self.router.pressing(&self.shared.clock, &batch[0].0, shortest / 4, call).await
         };
         let replies = self.batched(beats.collect(), |beat| &beat.0, play).await;
         let mut pulses = vec![Pulse::Unknown; waiting.len()];
@@ -210,8 +223,7 @@ impl LeaseStore for Redis {
                 moves::renewals(&value, batch.len())
             };
             // One server that is silent must not keep the others' answers back.
-            let answer = self.shared.clock.timeout(shortest / 4, call).await;
-            answer.unwrap_or_else(|| Err(trouble::silent(shortest / 4)))
+            self.router.pressing(&self.shared.clock, &batch[0].0, shortest / 4, call).await
         };
         let replies = self.batched(all.collect(), |due| &due.0, play).await;
         let told = |(reply, d): (Result<_, Error>, &Due)| {

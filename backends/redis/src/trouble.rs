@@ -6,8 +6,9 @@ use redis::{ErrorKind, RedisError};
 use crate::address::Address;
 
 /// What the account needs, for an error about permissions.
-const RIGHTS: &str = "grant the account: ~dl:* &dl:* (rl:* for Redlock) +@connection +@scripting +@pubsub +info +time \
-                      and the commands of hashes, sorted sets, sets, keys and scan";
+const RIGHTS: &str = "grant the account: ~dl:* &dl:* (rl:* for redlock) +@connection +@scripting +@pubsub +@string +@hash \
+                      +@sortedset +@keyspace +info +time; with algorithm=plain also the keys that are \
+                      the locks' names";
 
 /// A connection that did not come about. Nothing was asked for yet.
 pub(crate) fn opening(e: &RedisError, address: &Address) -> Error {
@@ -17,23 +18,31 @@ pub(crate) fn opening(e: &RedisError, address: &Address) -> Error {
     }
     let text = e.to_string();
     let lower = text.to_lowercase();
-    if ["certificate", "tls", "handshake", "invalidcontenttype", "unknownissuer"]
+    if ["certificate", "tls", "handshake", "alert", "invalidcontenttype", "unknownissuer"]
         .iter()
         .any(|word| lower.contains(word))
     {
         return at(Error::new(Kind::Refused, format!("no TLS connection: {text}")).with_hint(
-            "?ca=FILE names the authority that signed the server's certificate; rediss:// is for \
-             servers that speak TLS, redis:// for those that do not",
+            "?ca=FILE names the authority that signed the server's certificate, ?cert=FILE&key=FILE \
+             are our own; rediss:// is for servers that speak TLS, redis:// for those that do not",
         ));
+    }
+    if e.is_io_error() && !e.is_connection_refusal() && e.is_connection_dropped() {
+        return at(Error::new(Kind::Unreachable, format!("the server hangs up at once: {text}"))
+            .with_hint(
+                "does it speak TLS only (rediss://)? does it have as many clients as it takes \
+                 (maxclients)? is it a redis at all?",
+            ));
     }
     if e.is_io_error() {
         return at(Error::new(Kind::Unreachable, format!("cannot connect: {text}"))
             .with_hint("see whether the server runs there and the way to it is open"));
     }
-    at(strange(e).with_hint("see whether a redis listens there, and not something else"))
+    at(Error::new(Kind::Store, format!("an answer that makes no sense: {text}"))
+        .with_hint("see whether a redis listens there, and not something else"))
 }
 
-/// A call that failed: `Ok` when the server refused it without effect.
+/// A call that failed.
 pub(crate) fn calling(e: &RedisError) -> Error {
     if let Some(known) = known(e) {
         return known;
@@ -54,7 +63,9 @@ pub(crate) fn silent(within: std::time::Duration) -> Error {
 }
 
 fn strange(e: &RedisError) -> Error {
-    Error::new(Kind::Store, format!("an answer that makes no sense: {e}")).unknown()
+    Error::new(Kind::Store, format!("an answer that makes no sense: {e}"))
+        .unknown()
+        .with_hint("is this a Redis of version 7.0 or later, without a proxy that changes answers?")
 }
 
 /// Errors with a name. The server says them before it does anything.
@@ -87,6 +98,13 @@ fn known(e: &RedisError) -> Option<Error> {
             .with_hint("see min-replicas-to-write and whether the replicas run"),
         "WRONGTYPE" => say(Kind::Layout, "a key of that name is something else than a lock")
             .with_hint("use another name, or another database for locks"),
+        "DLLAYOUT" => say(Kind::Layout, detail)
+            .with_hint("use the newest distlock everywhere, or another database for locks"),
+        // What a script says of a record that it cannot take apart.
+        "ERR" if detail.contains("data string too short") => {
+            say(Kind::Layout, "a key of that name is something else than a lock")
+                .with_hint("use another name, or another database for locks")
+        }
         "LOADING" => say(Kind::Unreachable, "the server is still loading its data")
             .with_hint("ask again in a moment"),
         "BUSY" => say(Kind::Unreachable, "the server is busy with somebody's endless script")
@@ -108,7 +126,14 @@ fn known(e: &RedisError) -> Option<Error> {
                         .with_hint("raise maxclients, or end idle clients"),
                 );
             }
+            if detail.contains("DB index") {
+                return Some(
+                    say(Kind::Usage, "the server has no database of that number")
+                        .with_hint("redis://HOST:PORT/0 is the first database; `databases` in redis.conf says how many"),
+                );
+            }
             say(Kind::Store, &format!("the server refuses: {code} {detail}"))
+                .with_hint("the server's log may say more; is it a Redis of version 7.0 or later?")
         }
         _ => return None,
     })
@@ -122,8 +147,15 @@ fn refused_login(code: &str, detail: &str) -> Error {
 }
 
 /// No connection came about in time.
-pub(crate) fn unreachable(address: &Address, within: std::time::Duration) -> Error {
-    Error::new(Kind::Unreachable, format!("no connection within {within:?}"))
-        .store(format!("redis at {address}"))
-        .with_hint("see whether the server runs there and the way to it is open")
+pub(crate) fn unreachable(address: &Address, within: std::time::Duration, tls: bool) -> Error {
+    let e = Error::new(Kind::Unreachable, format!("no connection within {within:?}"))
+        .store(format!("redis at {address}"));
+    // A redis without TLS waits for the end of what it takes for a line.
+    e.with_hint(match tls {
+        true => {
+            "see whether the server runs there and the way to it is open, and whether it speaks \
+             TLS: redis:// is for those that do not"
+        }
+        false => "see whether the server runs there and the way to it is open",
+    })
 }

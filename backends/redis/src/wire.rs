@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use distlock_core::{Clock, Error, engine};
+use distlock_core::{BootInstant, Clock, Error, engine};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio_util::sync::CancellationToken;
@@ -63,6 +63,7 @@ impl Fault {
 /// whether it is stuck, and then all calls on it fail.
 pub(crate) struct Wire {
     connection: MultiplexedConnection,
+    clock: Clock,
     timeout: Duration,
     over: Arc<AtomicBool>,
     calls: Arc<Calls>,
@@ -72,7 +73,8 @@ pub(crate) struct Wire {
 #[derive(Default)]
 struct Calls {
     under_way: AtomicU64,
-    answered: AtomicU64,
+    /// When the last answer came, in nanoseconds since boot.
+    heard: AtomicU64,
     /// No answer came for too long.
     stuck: CancellationToken,
 }
@@ -96,15 +98,16 @@ impl Drop for UnderWay<'_> {
 
 /// Looks a few times within `timeout` whether answers come.
 async fn watch(calls: Weak<Calls>, clock: Clock, timeout: Duration) {
-    let (mut answered, mut quiet) = (0, clock.now());
+    let mut quiet = clock.now();
     loop {
         clock.sleep(timeout / LOOKS).await;
         let Some(calls) = calls.upgrade() else { return };
         let now = clock.now();
-        let heard = calls.answered.load(Ordering::Acquire);
-        if heard != answered || calls.under_way.load(Ordering::Acquire) == 0 {
-            (answered, quiet) = (heard, now);
-        } else if now.since(quiet) >= timeout {
+        if calls.under_way.load(Ordering::Acquire) == 0 {
+            quiet = now;
+        }
+        let heard = BootInstant::from_nanos(calls.heard.load(Ordering::Acquire));
+        if now.since(heard.max(quiet)) >= timeout {
             return calls.stuck.cancel();
         }
     }
@@ -132,13 +135,19 @@ impl Wire {
         let opening = client.get_multiplexed_async_connection_with_config(&config);
         match clock.timeout(timeout, opening).await {
             Some(Ok(connection)) => {
-                let calls = Arc::<Calls>::default();
+                let heard = AtomicU64::new(clock.now().as_nanos());
+                let calls = Arc::new(Calls { heard, ..Calls::default() });
                 engine::spawn(watch(Arc::downgrade(&calls), clock.clone(), timeout));
-                Ok(Self { connection, timeout, over, calls })
+                Ok(Self { connection, clock: clock.clone(), timeout, over, calls })
             }
             Some(Err(e)) => Err(trouble::opening(&e, address)),
-            None => Err(trouble::unreachable(address, timeout)),
+            None => Err(trouble::unreachable(address, timeout, entry.tls.is_some())),
         }
+    }
+
+    /// When the last answer came.
+    pub(crate) fn heard(&self) -> BootInstant {
+        BootInstant::from_nanos(self.calls.heard.load(Ordering::Acquire))
     }
 
     /// Whether it has ended.
@@ -203,7 +212,7 @@ impl Wire {
         tokio::select! {
             biased;
             answer = call => {
-                self.calls.answered.fetch_add(1, Ordering::AcqRel);
+                self.calls.heard.fetch_max(self.clock.now().as_nanos(), Ordering::AcqRel);
                 answer.map_err(Fault::Redis)
             }
             () = self.calls.stuck.cancelled() => Err(Fault::Silent(self.timeout)),

@@ -104,7 +104,7 @@ impl Guard {
             self.clear(&hold);
             return Ok(Released::WasLost);
         }
-        let mut tries = 0;
+        let (mut tries, mut unknown) = (0, false);
         loop {
             let answer = self.client.backend.release(&hold.key, None).await;
             tries += 1;
@@ -119,10 +119,15 @@ impl Guard {
                     self.finish(if released == Released::Released { "released" } else { "lost" });
                     return Ok(released);
                 }
-                Err(e) if tries >= TRIES || e.outcome() == Outcome::Applied || !valid() => {
-                    return Err(e.during("release").lock(&hold.key.lock));
+                Err(e) => {
+                    // What one try left open, a later one that did not leave at all does not close.
+                    unknown |= e.outcome() == Outcome::Unknown;
+                    if tries >= TRIES || e.outcome() == Outcome::Applied || !valid() {
+                        let e = if unknown { e.unknown() } else { e };
+                        return Err(e.during("release").lock(&hold.key.lock));
+                    }
+                    self.client.clock().sleep(BETWEEN).await;
                 }
-                Err(_) => self.client.clock().sleep(BETWEEN).await,
             }
         }
     }

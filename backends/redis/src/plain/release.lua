@@ -19,7 +19,7 @@ end
 redis.call('HSET', KEYS[3], 'r', remember(i[4], value))
 redis.call('PEXPIRE', KEYS[3], 120000)
 local rest = 0
-if i[1] == value then rest = math.ceil((tonumber(i[2]) + tonumber(i[3]) - us) / 1000) end
+if i[1] == value then rest = math.ceil((math.min(tonumber(i[2]), us) + tonumber(i[3]) - us) / 1000) end
 if rest > 0 then
   redis.call('SET', KEYS[1], value .. ':released', 'PX', I(rest))
 else

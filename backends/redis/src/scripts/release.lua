@@ -14,7 +14,7 @@ local function release()
     return 2
   end
   if h.phase == @LINGERING then return 1 end
-  local till = h.granted + h.claim.min
+  local till = math.min(h.granted, now) + h.claim.min
   if h.phase == @HELD and till > now then
     h.phase, h.expires = @LINGERING, till
     spend(req, 0, till)

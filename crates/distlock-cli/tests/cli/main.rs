@@ -7,6 +7,7 @@ mod exits;
 mod guardian;
 mod help;
 mod recipes;
+mod redis;
 mod scene;
 mod signals;
 mod terminal;

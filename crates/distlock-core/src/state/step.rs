@@ -271,8 +271,8 @@ impl LockState {
         let hold = &mut self.holds[i];
         let reply = match hold.phase {
             Phase::Lingering => return Reply::Released,
-            Phase::Held if hold.min_until() > now.lease => {
-                let until = hold.min_until();
+            Phase::Held if hold.min_until(now.lease) > now.lease => {
+                let until = hold.min_until(now.lease);
                 hold.phase = Phase::Lingering;
                 hold.expires = until;
                 self.spend(*req, End::Released, until, rules);
@@ -439,9 +439,10 @@ impl Hold {
         (self.claim.req, self.claim.via.clone())
     }
 
-    /// A release before this takes effect only then.
-    fn min_until(&self) -> Micros {
-        self.granted.plus(self.claim.min_hold)
+    /// A release before this takes effect only then. Of a clock that was set back since the grant
+    /// at most `min_hold` from now: it must not keep a lock that nobody wants.
+    fn min_until(&self, now: Micros) -> Micros {
+        self.granted.min(now).plus(self.claim.min_hold)
     }
 
     /// This hold as others see it.

@@ -1,0 +1,171 @@
+//! `?algorithm=plain` beside the clients of other languages, played by raw commands.
+
+use distlock_core::{Kind, Locks, Released};
+use distlock_testkit::servers::{Redis, Server, raw};
+
+use crate::kit::{
+    Named, busy, client, connect, give_back, keys, ms, run, said, soon, take, take_for, until,
+    waiter, within,
+};
+
+pub(crate) const TRIALS: &[Named] = &[
+    ("a_foreign_holder_excludes_us_and_its_release_lets_us_in", theirs),
+    ("we_exclude_foreign_clients_and_our_release_lets_them_in", ours),
+    ("key_and_value_are_those_of_the_recipe", exactly),
+    ("a_foreign_holder_that_takes_our_expired_lock_is_not_disturbed", not_disturbed),
+    ("names_and_namespaces_of_plain_do_not_meet_other_keys", names),
+];
+
+const PLAIN: &str = "algorithm=plain&quarantine=off";
+/// How the recipe gives back.
+const DELETE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
+                      return redis.call('del', KEYS[1]) else return 0 end";
+/// How it extends.
+const EXTEND: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
+                      return redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end";
+
+async fn set(server: &Server, key: &str, value: &str, ttl: &str) -> bool {
+    said(server, &["SET", key, value, "NX", "PX", ttl]).await == "OK"
+}
+
+async fn delete(server: &Server, key: &str, value: &str) -> bool {
+    said(server, &["EVAL", DELETE, "1", key, value]).await == "1"
+}
+
+async fn scene() -> (Server, Locks) {
+    let server = Redis::new().start().await.unwrap();
+    let locks = client(&server, PLAIN).await;
+    (server, locks)
+}
+
+fn theirs() {
+    run(async {
+        let (server, locks) = scene().await;
+        assert!(set(&server, "a", "their-value", "20000").await);
+        let told = busy(&locks, "a").await;
+        assert!(told.standing.left.is_some_and(|l| l > ms(10_000) && l <= ms(20_000)), "{told}");
+        assert!(told.standing.note.is_none());
+        let seen = locks.show("a").await.unwrap().unwrap();
+        assert!(!format!("{seen:?}").contains("their-value"), "how a holder proves itself");
+        // It is found out by asking: at least four times a second.
+        let waiting = waiter(&locks, "a", ms(10_000));
+        until("we wait", async || keys(&server).await.iter().any(|(k, _)| k == "dl:{:a}:l")).await;
+        assert!(delete(&server, "a", "their-value").await);
+        within(ms(1500), "our turn", waiting).await.unwrap();
+        // One that simply runs out, and one that is extended before.
+        assert!(set(&server, "b", "v", "300").await);
+        assert_eq!(said(&server, &["EVAL", EXTEND, "1", "b", "v", "1200"]).await, "1");
+        assert!(busy(&locks, "b").await.standing.left.unwrap() > ms(300));
+        within(ms(2500), "our turn", waiter(&locks, "b", ms(10_000))).await.unwrap();
+        // One without an end, as of a client that crashed between SETNX and EXPIRE.
+        said(&server, &["SET", "c", "v"]).await;
+        assert_eq!(busy(&locks, "c").await.standing.left, None);
+        let waiting = waiter(&locks, "c", ms(10_000));
+        assert!(delete(&server, "c", "v").await);
+        within(ms(1500), "our turn", waiting).await.unwrap();
+        // Breaking frees theirs too.
+        use distlock_core::seam::{Force, Forced};
+        assert!(set(&server, "d", "v", "20000").await);
+        assert_eq!(locks.force("d", None, Force::Revoke).await.unwrap(), Forced::Done);
+        assert!(set(&server, "d", "w", "20000").await);
+    });
+}
+
+fn ours() {
+    run(async {
+        let (server, locks) = scene().await;
+        let held = take_for(&locks, "a", ms(1000)).await;
+        assert!(!set(&server, "a", "theirs", "1000").await);
+        assert!(!delete(&server, "a", "theirs").await);
+        // Renewed under their eyes.
+        let before = raw(server.addr(), &["PTTL", "a"]).await.unwrap().int().unwrap();
+        assert!(before > 0 && before <= 1000);
+        until("a renewal", async || {
+            raw(server.addr(), &["PTTL", "a"]).await.unwrap().int().unwrap() > before
+        })
+        .await;
+        give_back(held).await;
+        assert!(set(&server, "a", "theirs", "20000").await);
+        assert!(delete(&server, "a", "theirs").await);
+        // A cancelled wait leaves nothing in their way, and min_hold keeps them out too.
+        let held = locks.lock("a").min_hold(ms(700)).acquire().await.unwrap();
+        give_back(held).await;
+        assert!(!set(&server, "a", "theirs", "1000").await);
+        until("min_hold is over", async || set(&server, "a", "theirs", "20000").await).await;
+        let gone = locks.lock("a").try_acquire_for(ms(100)).await.unwrap();
+        assert!(gone.is_err());
+        assert!(delete(&server, "a", "theirs").await);
+        assert!(set(&server, "a", "theirs", "20000").await);
+    });
+}
+
+fn exactly() {
+    run(async {
+        let (server, locks) = scene().await;
+        let held = take_for(&locks, "orders/42 {x}", ms(10_000)).await;
+        let value = said(&server, &["GET", "orders/42 {x}"]).await;
+        assert!(value.len() == 32 && value.bytes().all(|b| b.is_ascii_hexdigit()), "{value}");
+        assert_eq!(said(&server, &["TYPE", "orders/42 {x}"]).await, "string");
+        let left = raw(server.addr(), &["PTTL", "orders/42 {x}"]).await.unwrap().int().unwrap();
+        assert!(left > 9000 && left <= 10_000, "{left}");
+        let ours: Vec<String> = keys(&server).await.into_iter().map(|(k, _)| k).collect();
+        let mut beside: Vec<_> = ours.iter().filter(|k| *k != "orders/42 {x}").collect();
+        beside.sort();
+        assert!(beside.iter().all(|k| k.starts_with("dl:{:orders/42 %7Bx%7D}:")), "{beside:?}");
+        // Another value for each request.
+        give_back(held).await;
+        let _next = take(&locks, "orders/42 {x}").await;
+        assert_ne!(said(&server, &["GET", "orders/42 {x}"]).await, value);
+        // Who has our value is us: their compare-and-delete with it frees, and we are told.
+        let held = take_for(&locks, "b", ms(900)).await;
+        let value = said(&server, &["GET", "b"]).await;
+        assert!(delete(&server, "b", &value).await);
+        soon("the loss", held.lost()).await;
+    });
+}
+
+fn not_disturbed() {
+    run(async {
+        let (server, locks) = scene().await;
+        let held = take_for(&locks, "a", ms(5000)).await;
+        // As if ours had run out unnoticed.
+        said(&server, &["DEL", "a"]).await;
+        assert!(set(&server, "a", "theirs", "20000").await);
+        assert_eq!(held.release().await.unwrap(), Released::WasLost);
+        assert_eq!(said(&server, &["GET", "a"]).await, "theirs");
+        let held = take_for(&locks, "b", ms(900)).await;
+        said(&server, &["SET", "b", "theirs", "PX", "20000"]).await;
+        soon("the loss", held.lost()).await;
+        drop(held);
+        locks.close().await;
+        assert_eq!(said(&server, &["GET", "b"]).await, "theirs");
+        let left = raw(server.addr(), &["PTTL", "b"]).await.unwrap().int().unwrap();
+        assert!(left > 10_000, "nor extended: {left}");
+    });
+}
+
+fn names() {
+    run(async {
+        let (server, locks) = scene().await;
+        let e = locks.lock("dl:{:a}").try_acquire().await.unwrap_err();
+        assert!(e.kind() == Kind::Usage && e.hint().is_some(), "{e:?}");
+        let store = distlock_redis::open(
+            distlock_core::url::StoreUrl::parse(&format!("redis://{}?{PLAIN}", server.addr()))
+                .unwrap(),
+        );
+        let shop = Locks::options().namespace("shop").open(store.await.unwrap()).unwrap();
+        let (a, b) = (take(&locks, "a").await, take(&shop, "a").await);
+        assert_eq!(said(&server, &["EXISTS", "a", "dl:p:shop:a"]).await, "2");
+        // The script algorithm's locks are others.
+        let script = connect(&format!("redis://{}?quarantine=off", server.addr())).await.unwrap();
+        let c = take(&script, "a").await;
+        let listed = locks.list("").await.unwrap();
+        assert_eq!(listed.len(), 1, "{listed:?}");
+        assert_eq!(script.list("").await.unwrap().len(), 1);
+        for guard in [a, b, c] {
+            guard.check().unwrap();
+            give_back(guard).await;
+        }
+        assert!(set(&server, "a", "theirs", "1000").await);
+    });
+}

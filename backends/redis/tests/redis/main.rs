@@ -1,0 +1,49 @@
+//! The redis stores against real servers that fail, lie, restart and fall silent. A second process
+//! is this binary started again.
+
+#![allow(clippy::unwrap_used)]
+
+mod child;
+mod connection;
+mod crash;
+mod errors;
+mod full;
+mod interop;
+mod kit;
+mod private;
+mod quarantine;
+mod replies;
+mod walltime;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// Tests mostly wait: many more of them run at once than there are cores.
+const AT_ONCE: usize = 12;
+
+fn main() {
+    if child::role() {
+        return;
+    }
+    let mut args = Arguments::from_args();
+    args.test_threads.get_or_insert(AT_ONCE);
+    let mut trials = Vec::new();
+    for part in [
+        connection::TRIALS,
+        crash::TRIALS,
+        errors::TRIALS,
+        full::TRIALS,
+        interop::TRIALS,
+        private::TRIALS,
+        quarantine::TRIALS,
+        replies::TRIALS,
+        walltime::TRIALS,
+    ] {
+        trials.extend(part.iter().map(|(name, test)| {
+            Trial::test(*name, move || {
+                test();
+                Ok(())
+            })
+        }));
+    }
+    libtest_mimic::run(&args, trials).exit();
+}

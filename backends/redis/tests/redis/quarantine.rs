@@ -1,0 +1,243 @@
+//! After a restart that may have lost locks nothing is granted until they have all run out.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use distlock_core::{Clock, Guard, Kind, Locks};
+use distlock_testkit::proxy::{Proxy, Way};
+use distlock_testkit::servers::{Redis, Server, raw};
+
+use crate::errors::refused;
+use crate::kit::{
+    Named, busy, client, client_at, connect, give_back, keys, line_of, ms, run, said, soon,
+    take_for, task, until,
+};
+
+pub(crate) const TRIALS: &[Named] = &[
+    ("a_volatile_restart_grants_nothing_while_an_old_holder_may_believe", volatile),
+    ("the_plain_recipe_keeps_the_quarantine_too", volatile_plain),
+    ("a_durable_restart_keeps_holders_and_grants_at_once", durable),
+    ("an_old_server_costs_nothing", old),
+    ("with_the_quarantine_off_there_are_two_holders_and_the_fence_tells_them_apart", off),
+    ("clients_that_disagree_about_max_ttl_are_refused", disagree),
+    ("what_survives_is_renewed_and_released_during_the_quarantine", survivors),
+    ("a_request_under_way_while_the_server_restarts_is_not_granted", under_way),
+];
+
+const Q: &str = "max_ttl=2s&timeout=1s";
+const TTL: Duration = ms(2000);
+
+/// A client that has waited out the quarantine of a server that has just started.
+async fn ready(server: &Server, query: &str) -> Locks {
+    let locks = client(server, query).await;
+    give_back(soon("the first grant", locks.lock("first").ttl(TTL).acquire()).await.unwrap()).await;
+    locks
+}
+
+/// A holder that hears nothing from now on, so that it believes as long as it may.
+async fn cut_off(server: &Server, query: &str) -> (Proxy, Guard) {
+    let proxy = Proxy::to(server.addr()).await.unwrap();
+    let locks = client_at(proxy.addr(), query).await;
+    let guard = soon("a grant", locks.lock("a").ttl(TTL).acquire()).await.unwrap();
+    proxy.cut_both();
+    (proxy, guard)
+}
+
+fn volatile() {
+    run(volatile_with(Q));
+}
+
+fn volatile_plain() {
+    run(volatile_with("max_ttl=2s&timeout=1s&algorithm=plain"));
+}
+
+async fn volatile_with(query: &str) {
+    let server = Redis::new().start().await.unwrap();
+    let before = ready(&server, query).await;
+    let (_proxy, holder) = cut_off(&server, query).await;
+    server.kill();
+    server.again().await.unwrap();
+    let left = keys(&server).await;
+    assert!(left.iter().all(|(k, _)| k == "dl:epoch"), "it has forgotten the lock: {left:?}");
+
+    // Who asks without waiting is told, by an old client and by a new one.
+    let after = client(&server, query).await;
+    for locks in [&before, &after] {
+        until("the client is connected again", async || {
+            locks.lock("a").ttl(TTL).try_acquire().await.is_ok()
+        })
+        .await;
+        let told = busy(locks, "a").await;
+        let note = told.standing.note.as_deref().unwrap_or_default();
+        assert!(note.contains("started") && note.contains("granting in"), "{told}");
+        assert!(told.to_string().contains(note), "{told}");
+        assert!(told.standing.left.is_some_and(|left| left <= ms(3100)), "{told}");
+        // Any lock, also one that nobody had: nobody can know.
+        busy(locks, "never used").await;
+    }
+    assert!(holder.check().is_ok(), "or this test shows nothing");
+
+    // Who waits is told too, and enters when nobody can believe any more.
+    let notes = Arc::<Mutex<Vec<String>>>::default();
+    let heard = notes.clone();
+    let lock = after.lock("a").ttl(TTL).on_wait(move |s| heard.lock().unwrap().push(s.to_string()));
+    let next = soon("a grant after the quarantine", lock.acquire()).await.unwrap();
+    assert!(holder.check().is_err(), "two valid guards");
+    assert!(next.token() > holder.token());
+    let notes = notes.lock().unwrap().clone();
+    assert!(notes.first().is_some_and(|n| n.contains("granting in")), "{notes:?}");
+    give_back(next).await;
+    for locks in [&before, &after] {
+        give_back(take_for(locks, "b", TTL).await).await;
+    }
+}
+
+fn durable() {
+    run(async {
+        let server = Redis::new().durable().start().await.unwrap();
+        let locks = client(&server, Q).await;
+        let held = take_for(&locks, "a", TTL).await;
+        server.kill();
+        server.again().await.unwrap();
+        let other = client(&server, Q).await;
+        let told = busy(&other, "a").await;
+        assert_eq!(told.standing.holder.as_ref().map(|h| h.token), Some(held.token()), "{told}");
+        assert!(told.standing.note.is_none(), "{told}");
+        give_back(take_for(&other, "b", TTL).await).await;
+        Clock::system().sleep(TTL * 2).await;
+        held.check().unwrap();
+        let token = held.token();
+        give_back(held).await;
+        assert!(take_for(&other, "a", TTL).await.token() > token);
+    });
+}
+
+fn old() {
+    run(async {
+        let server = Redis::new().start().await.unwrap();
+        until("the server is a second and a half old", async || {
+            let info = said(&server, &["INFO", "server"]).await;
+            info.lines()
+                .any(|l| l.strip_prefix("uptime_in_seconds:").is_some_and(|n| n != "0" && n != "1"))
+        })
+        .await;
+        let locks = client(&server, "max_ttl=500ms").await;
+        give_back(take_for(&locks, "a", ms(500)).await).await;
+        // And a younger one for who has a longer max_ttl, from its very start.
+        let server = Redis::new().start().await.unwrap();
+        let locks = client(&server, "max_ttl=1m").await;
+        let told = busy(&locks, "a").await;
+        let left = told.standing.left.unwrap();
+        assert!(left > ms(58_000) && left <= ms(61_000), "{told}");
+    });
+}
+
+fn off() {
+    run(async {
+        let server = Redis::new().start().await.unwrap();
+        let query = "quarantine=off&max_ttl=20s&timeout=1s";
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let locks = client_at(proxy.addr(), query).await;
+        let older = take_for(&locks, "a", ms(20_000)).await;
+        proxy.cut_both();
+        server.kill();
+        server.again().await.unwrap();
+        let after = client(&server, query).await;
+        let younger = take_for(&after, "a", ms(20_000)).await;
+        assert!(older.check().is_ok() && younger.check().is_ok(), "the price of turning it off");
+        assert!(younger.token() > older.token(), "what a resource goes by");
+        use distlock_core::capability::Survives;
+        assert_eq!(after.capability().restart, Survives::TwoHolders);
+    });
+}
+
+fn disagree() {
+    run(async {
+        let server = Redis::new().durable().start().await.unwrap();
+        let addr = server.addr();
+        let first = client(&server, "max_ttl=2s").await;
+        for other in ["", "?max_ttl=3s", "?max_ttl=1s&algorithm=plain"] {
+            let e = refused(&format!("redis://{addr}{other}")).await;
+            assert_eq!(e.kind(), Kind::Refused, "{e:?}");
+            assert!(e.to_string().contains("max_ttl=2") && e.hint().unwrap().contains("max_ttl"));
+        }
+        // Also after a restart, and a TTL above what was agreed on says so.
+        server.restart().await.unwrap();
+        refused(&format!("redis://{addr}")).await;
+        let e = first.lock("a").ttl(ms(2001)).try_acquire().await.unwrap_err();
+        assert!(e.hint().is_some(), "{e:?}");
+        assert!(connect(&format!("redis://{addr}?max_ttl=2s")).await.is_ok());
+    });
+}
+
+fn survivors() {
+    run(async {
+        // Most of the log reaches the disk, but nobody can know that all of it did.
+        let server = Redis::new().everysec().start().await.unwrap();
+        let locks = ready(&server, Q).await;
+        let (kept, freed) =
+            (take_for(&locks, "kept", TTL).await, take_for(&locks, "freed", TTL).await);
+        let waiting = {
+            let lock = locks.lock("freed").ttl(TTL);
+            task(async move { lock.acquire().await.unwrap() })
+        };
+        line_of(&locks, "freed", 1).await;
+        server.kill();
+        server.again().await.unwrap();
+        let other = client(&server, Q).await;
+        let told = busy(&other, "new").await;
+        assert!(told.standing.note.is_some(), "{told}");
+        let started = Clock::system().now();
+        give_back(freed).await;
+        assert!(busy(&other, "new").await.standing.note.is_some(), "or this test shows nothing");
+        let next = soon("a turn after the quarantine", waiting).await.unwrap();
+        kept.check().unwrap();
+        let waited = Clock::system().now().since(started);
+        assert!(waited > ms(1000), "granted after {waited:?}");
+        give_back(next).await;
+        give_back(kept).await;
+        give_back(take_for(&other, "new", TTL).await).await;
+    });
+}
+
+/// Requests that were let through before the restart reach the server only after it: as many as
+/// may ask at once and a few who wait for that.
+fn under_way() {
+    run(async {
+        for algorithm in ["", "&algorithm=plain"] {
+            let server = Redis::new().start().await.unwrap();
+            let query = format!("max_ttl=2s&timeout=10s{algorithm}");
+            drop(ready(&server, &query).await);
+            let proxy = Proxy::to(server.addr()).await.unwrap();
+            let locks = client_at(proxy.addr(), &query).await;
+            proxy.cut(Way::Replies);
+            let asking: Vec<_> = (0..140)
+                .map(|n| {
+                    let lock = locks.lock(format!("n{n}")).ttl(TTL);
+                    task(async move { lock.try_acquire().await })
+                })
+                .collect();
+            until("the first of them have arrived", async || {
+                let count = raw(server.addr(), &["DBSIZE"]).await.unwrap().int().unwrap();
+                count > 100
+            })
+            .await;
+            server.kill();
+            let killed = Clock::system().wall_micros();
+            server.again().await.unwrap();
+            proxy.heal();
+            let mut sure = 0;
+            for ask in asking {
+                match soon("an answer", ask).await.unwrap() {
+                    // By the server's life before: what the quarantine is there for.
+                    Ok(Ok(guard)) if guard.token().get() < killed => {}
+                    Ok(Ok(guard)) => panic!("granted during the quarantine: {guard:?}"),
+                    Ok(Err(_)) | Err(_) => sure += 1,
+                }
+            }
+            assert!(sure > 0, "or this test shows nothing");
+            let told = busy(&locks, "n0").await;
+            assert!(told.standing.note.is_some(), "or this test shows nothing: {told}");
+        }
+    });
+}

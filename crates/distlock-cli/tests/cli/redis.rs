@@ -1,0 +1,79 @@
+//! A redis that cannot be used, or not yet, as the command tells it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use distlock_testkit::servers::{Imposter, Redis, Server};
+
+use crate::scene::{Done, Scene, timed};
+
+/// A server, and the runtime that what is none runs on.
+struct Host(tokio::runtime::Runtime);
+
+impl Host {
+    fn new() -> Self {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        Self(runtime.worker_threads(1).enable_all().build().unwrap())
+    }
+
+    fn start(&self, redis: Redis) -> Server {
+        self.0.block_on(redis.start()).expect("`cargo xtask setup` installs redis")
+    }
+}
+
+/// Runs a command under a lock; it must not run.
+fn refused(url: &str, code: i32, hint: &str) {
+    let scene = Scene::memory();
+    for args in [
+        &["run", "--url", url, "lock", "--", "touch", "ran"][..],
+        &["run", "-n", "--url", url, "lock", "--", "touch", "ran"],
+        &["check", "--url", url],
+    ] {
+        let (took, done) = timed(|| scene.run(args));
+        assert_eq!(done.code, code, "{args:?} {done:?}");
+        assert!(took < Duration::from_secs(10), "{took:?} {done:?}");
+        assert!(done.err.starts_with("distlock: ") && done.out.is_empty(), "{done:?}");
+        assert!(done.err.contains("\nhint: ") && done.err.contains(hint), "{hint}: {}", done.err);
+        assert!(!done.err.contains("secret"), "{}", done.err);
+    }
+    assert!(!scene.path("ran").exists());
+}
+
+#[test]
+fn a_redis_that_cannot_be_used_has_its_exit_status_and_a_hint() {
+    let host = Host::new();
+    let locked = host.start(Redis::new().password("right"));
+    refused(&format!("redis://:secret@{}", locked.addr()), 77, "redis://:password@host");
+    let lossy = host.start(Redis::new().maxmemory(64 << 20, "allkeys-lru"));
+    refused(&format!("redis://{}", lossy.addr()), 78, "maxmemory-policy noeviction");
+    let garbage = host.0.block_on(Imposter::garbage()).unwrap();
+    refused(&format!("redis://{}", garbage.addr()), 69, "redis");
+    let nobody: SocketAddr = {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        listener.local_addr().unwrap()
+    };
+    refused(&format!("redis://:secret@{nobody}"), 69, "runs");
+    refused(&format!("redis://{nobody}?colour=red"), 64, "max_ttl");
+    refused(&format!("rediss://{nobody}?ca=/no/such/file"), 64, "PEM");
+}
+
+#[test]
+fn the_quarantine_is_announced_while_it_lasts() {
+    let host = Host::new();
+    let server = host.start(Redis::new());
+    let url = format!("redis://{}?max_ttl=4s", server.addr());
+    let scene = Scene::memory();
+    let told = |done: &Done| done.err.contains("started") && done.err.contains("granting in");
+    let hasty = scene.run(&["run", "-n", "--ttl", "2s", "--url", &url, "lock", "--", "true"]);
+    assert!(hasty.code == 75 && told(&hasty), "{hasty:?}");
+    let patient = scene.run(&["run", "--ttl", "2s", "--url", &url, "lock", "--", "touch", "ran"]);
+    assert!(patient.code == 0 && told(&patient) && scene.path("ran").exists(), "{patient:?}");
+    let later = scene.run(&["run", "--ttl", "2s", "--url", &url, "lock", "--", "true"]);
+    assert!(later.code == 0 && !told(&later), "{later:?}");
+    // A check takes a lock as well, of a length that this store grants, and says why it waits.
+    let checked = scene.run(&["check", "--url", &url]);
+    assert!(checked.code == 0 && checked.out.contains("works"), "{checked:?}");
+    let server = host.start(Redis::new());
+    let checked = scene.run(&["check", "--url", &format!("redis://{}?max_ttl=4s", server.addr())]);
+    assert!(checked.code == 0 && told(&checked), "{checked:?}");
+}
