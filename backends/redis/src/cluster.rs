@@ -121,8 +121,10 @@ impl Cluster {
     /// Who serves a slot, as far as known.
     async fn serving(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, Error> {
         for again in [false, true] {
-            if let Some(address) = &self.map().slots[usize::from(slot)].clone() {
-                return Ok(self.node(address));
+            // In a statement of its own: the map must be free again when a node is added to it.
+            let address = self.map().slots[usize::from(slot)].clone();
+            if let Some(address) = address {
+                return Ok(self.node(&address));
             }
             if !again {
                 self.read_map(self.shared.clock.now()).await?;
