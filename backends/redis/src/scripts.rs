@@ -48,6 +48,11 @@ const FREES: &str = "#!lua flags=allow-oom\n";
 /// What only looks can run on a replica.
 const LOOKS: &str = "#!lua flags=no-writes\n";
 
+/// The keys of a lock that is waited for, without the tombstones.
+const LINE: usize = 4;
+/// The record alone.
+const RECORD: usize = 1;
+
 const RULES: &str = include_str!("scripts/rules.lua");
 
 impl Scripts {
@@ -71,13 +76,14 @@ impl Scripts {
             };
         }
         Self {
-            acquire: full!("acquire", GROWS),
-            heartbeat: full!("heartbeat", FREES),
-            renew: full!("renew", FREES),
-            release: full!("release", FREES),
+            acquire: full!("acquire", GROWS).fewer(&[LINE, RECORD]),
+            heartbeat: full!("heartbeat", FREES).fewer(&[LINE]),
+            renew: full!("renew", FREES).fewer(&[LINE, RECORD]),
+            release: full!("release", FREES).fewer(&[LINE, RECORD]),
             cancel: full!("cancel", FREES),
             force: full!("force", FREES),
-            inspect: script("inspect", LOOKS, &[include_str!("scripts/inspect.lua")]),
+            inspect: script("inspect", LOOKS, &[include_str!("scripts/inspect.lua")])
+                .fewer(&[LINE, RECORD]),
         }
     }
 }

@@ -34,10 +34,6 @@ use crate::replicas;
 use crate::router::Router;
 use crate::{scan, trouble};
 
-/// PUBLISH says how many listened: each connection has a channel of its own at its own server, so
-/// nobody there means that nobody hears it.
-const COUNTED: bool = true;
-
 /// A lock, a request and a span: what a batch is made of.
 type Renewable = (Keys, ReqId, Duration);
 
@@ -79,8 +75,16 @@ impl Redis {
     }
 
     async fn ask(&self, keys: Keys, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
-        let make = |link: &Link| moves::acquire(&keys, ask, wait, &link.via, COUNTED);
-        let (value, link) = self.router.play(&keys, make).await?;
+        let clock = &self.shared.clock;
+        let make = |link: &Link| {
+            let make = || moves::acquire(&keys, ask, wait, &link.via, &link.counted);
+            link.quarantined(clock).is_none().then(make)
+        };
+        let (value, link) = self.router.play_if(&keys, make).await?;
+        let Some(value) = value else {
+            let (left, why) = link.quarantined(clock).unwrap_or_default();
+            return Ok(Answer::NotYet { left, why });
+        };
         let answer = moves::acquired(&value).and_then(answer::acquired)?;
         if let Answer::Granted { left, .. } = &answer {
             // An error says that the outcome is unknown, and whoever asked cancels.
@@ -92,6 +96,17 @@ impl Redis {
     /// Waits for the replicas that were asked for.
     async fn replicated(&self, link: &Link, ttl: Duration) -> Result<(), Error> {
         replicas::wait(link, self.shared.options.replicas, ttl).await
+    }
+
+    /// Bounds one call of several: a server that is silent must not keep the others' answers back
+    /// until these are worthless.
+    async fn in_time<T>(
+        &self,
+        lease: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let answer = self.shared.clock.timeout(lease / 4, call).await;
+        answer.unwrap_or_else(|| Err(trouble::silent(lease / 4)))
     }
 
     /// One call per group of locks that may share it, side by side; answers in order.
@@ -106,7 +121,7 @@ impl Redis {
     {
         let mut answers: Vec<_> = items.iter().map(|_| None).collect();
         let mut batches: Vec<(Vec<usize>, Vec<T>)> = Vec::new();
-        let mut open: HashMap<u16, usize> = HashMap::new();
+        let mut open: HashMap<String, usize> = HashMap::new();
         for (i, item) in items.into_iter().enumerate() {
             let group = self.router.group(keys(&item));
             let at = *open
@@ -175,14 +190,24 @@ impl LeaseStore for Redis {
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
         let beats = waiting.iter().map(|(key, wait)| (Keys::of(&key.lock), key.req, *wait));
+        let shortest = waiting.iter().map(|(_, wait)| *wait).min().unwrap_or_default();
         let play = |batch: Vec<Renewable>| async move {
-            let make = |link: &Link| moves::heartbeat(&batch, &link.via, COUNTED);
-            let (value, _) = self.router.play(&batch[0].0, make).await?;
-            moves::pulses(&value, batch.len())
+            let call = async {
+                let make = |link: &Link| moves::heartbeat(&batch, &link.via, &link.counted);
+                let (value, _) = self.router.play(&batch[0].0, make).await?;
+                moves::pulses(&value, batch.len())
+            };
+            self.in_time(shortest, call).await
         };
         let replies = self.batched(beats.collect(), |beat| &beat.0, play).await;
-        let pulses = replies.into_iter().map(|r| r.and_then(answer::pulsed));
-        pulses.collect::<Result<_, _>>().map_err(|e| e.during("heartbeat").store(&self.site))
+        let mut pulses: Vec<_> = replies.into_iter().map(|r| r.and_then(answer::pulsed)).collect();
+        if pulses.iter().all(Result::is_err)
+            && let Some(Err(e)) = pulses.pop()
+        {
+            return Err(e.during("heartbeat").store(&self.site));
+        }
+        // Those whose server failed ask for themselves and learn what is wrong; the others need not.
+        Ok(pulses.into_iter().map(|p| p.unwrap_or(Pulse::Unknown)).collect())
     }
 
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
@@ -190,14 +215,12 @@ impl LeaseStore for Redis {
         let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
         let play = |batch: Vec<Renewable>| async move {
             let call = async {
-                let make = |_: &Link| moves::renew(&batch, COUNTED);
+                let make = |link: &Link| moves::renew(&batch, &link.counted);
                 let (value, link) = self.router.play(&batch[0].0, make).await?;
                 self.replicated(&link, shortest).await?;
                 moves::renewals(&value, batch.len())
             };
-            // One server that is silent must not keep the others' answers back.
-            let answer = self.shared.clock.timeout(shortest / 4, call).await;
-            answer.unwrap_or_else(|| Err(trouble::silent(shortest / 4)))
+            self.in_time(shortest, call).await
         };
         let replies = self.batched(all.collect(), |due| &due.0, play).await;
         let told = |(reply, d): (Result<_, Error>, &Due)| {
@@ -209,7 +232,7 @@ impl LeaseStore for Redis {
     /// The requeued request joins by its own acquire.
     async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
         let (keys, told) = (Keys::of(&key.lock), self.told("release", &key.lock));
-        let played = self.router.play(&keys, |_| moves::release(&keys, &key.req, COUNTED)).await;
+        let played = self.router.play(&keys, |l| moves::release(&keys, &key.req, &l.counted)).await;
         played
             .and_then(|(value, _)| moves::released(&value))
             .and_then(answer::released)
@@ -218,7 +241,7 @@ impl LeaseStore for Redis {
 
     async fn cancel(&self, key: &Key) -> Result<(), Error> {
         let (keys, told) = (Keys::of(&key.lock), self.told("cancel", &key.lock));
-        let played = self.router.play(&keys, |_| moves::cancel(&keys, &key.req, COUNTED)).await;
+        let played = self.router.play(&keys, |l| moves::cancel(&keys, &key.req, &l.counted)).await;
         played.and_then(|(value, _)| moves::cancelled(&value)).map(drop).map_err(told)
     }
 
@@ -234,7 +257,7 @@ impl LeaseStore for Redis {
         how: Force,
     ) -> Result<Forced, Error> {
         let (keys, told) = (Keys::of(lock), self.told("force", lock));
-        let played = self.router.play(&keys, |_| moves::force(&keys, token, how, COUNTED)).await;
+        let played = self.router.play(&keys, |l| moves::force(&keys, token, how, &l.counted)).await;
         played.and_then(|(value, _)| moves::forced(&value)).and_then(answer::forced).map_err(told)
     }
 

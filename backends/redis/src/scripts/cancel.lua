@@ -1,4 +1,4 @@
-trusted = ARGV[2] == '1'
+trusted = ARGV[2]
 open(1, v)
 drop_ended()
 promote()
