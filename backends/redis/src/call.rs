@@ -2,6 +2,9 @@
 
 use redis::Cmd;
 
+/// How many keys a lock has.
+const KEYS: usize = 5;
+
 /// A script that runs on the server as one step.
 pub(crate) struct Script {
     /// For messages.
@@ -10,13 +13,21 @@ pub(crate) struct Script {
     pub(crate) code: String,
     /// How the server calls it once it has seen it.
     sha: String,
+    /// With how few of a lock's keys it can do its usual cases, most first.
+    fewer: &'static [usize],
 }
 
 impl Script {
     /// Takes a script's text.
     pub(crate) fn new(name: &'static str, code: String) -> Self {
         let sha = redis::Script::new(&code).get_hash().to_owned();
-        Self { name, code, sha }
+        Self { name, code, sha, fewer: &[] }
+    }
+
+    /// Says with how few of a lock's keys it can do some cases; it answers `TRYAGAIN` to others.
+    pub(crate) fn fewer(mut self, fewer: &'static [usize]) -> Self {
+        self.fewer = fewer;
+        self
     }
 }
 
@@ -30,6 +41,14 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// The same call with fewer keys, for a lock some of whose keys are elsewhere or nowhere. Calls
+    /// about several locks have none.
+    pub(crate) fn fewer(&self) -> impl Iterator<Item = Call> {
+        let sizes = if self.keys.len() == KEYS { self.script.fewer } else { &[] };
+        let less = |n: &usize| self.keys[..*n].to_vec();
+        sizes.iter().map(move |n| Call { keys: less(n), args: self.args.clone(), ..*self })
+    }
+
     /// By its hash: what is sent as long as the server knows the script.
     pub(crate) fn by_sha(&self) -> Cmd {
         self.command("EVALSHA", self.script.sha.as_bytes())

@@ -1,6 +1,6 @@
 //! A cluster: which server serves which slot, and how to follow when slots move.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use crc16::{State, XMODEM};
 use distlock_core::{BootInstant, Error, Kind, engine};
 use redis::Value;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use crate::address::Address;
 use crate::call::Call;
@@ -19,7 +20,7 @@ use crate::place::Place;
 use crate::wire::{Fault, Wire};
 
 const SLOTS: u16 = 16384;
-/// How often a call is led on before it fails.
+/// How often a call is led on to another server before it fails.
 const REDIRECTIONS: u32 = 8;
 /// How long to wait while the keys of a lock are on two servers at once.
 const MOVING: Duration = Duration::from_millis(20);
@@ -68,31 +69,25 @@ impl Cluster {
     }
 
     /// Runs a script at whoever serves a slot, and says where it ran. The call is made for each
-    /// server it comes to, because what tells us our turn differs from server to server.
+    /// server it comes to, because what tells us our turn differs from server to server, and one
+    /// may not be asked at all: then there is no answer.
     pub(crate) async fn play(
         self: &Arc<Self>,
         slot: u16,
-        make: impl Fn(&Link) -> Call,
-    ) -> Result<(Value, Arc<Link>), Error> {
-        let (mut to, mut asking) = (None::<Address>, false);
-        let mut last = None;
-        for attempt in 0..REDIRECTIONS {
+        make: impl Fn(&Link) -> Option<Call>,
+    ) -> Result<(Option<Value>, Arc<Link>), Error> {
+        let clock = &self.shared.clock;
+        let patience = clock.now().plus(self.shared.options.timeout);
+        let (mut to, mut asking, mut led) = (None::<Address>, false, 0);
+        loop {
             let node = match to.take() {
                 Some(address) => self.node(&address),
                 None => self.serving(slot).await?,
             };
-            let link = match node.link().await {
-                Ok(link) => link,
-                // Its replica may have taken over meanwhile: the others know.
-                Err(e) if attempt == 0 && e.kind() != Kind::Credentials => {
-                    self.read_map(self.shared.clock.now()).await?;
-                    last = Some(e);
-                    continue;
-                }
-                Err(e) => return Err(last.unwrap_or(e)),
-            };
-            let fault = match link.wire.run(&make(&link), asking).await {
-                Ok(value) => return Ok((value, link)),
+            let (node, link) = self.reach(slot, node).await?;
+            let Some(call) = make(&link) else { return Ok((None, link)) };
+            let fault = match run(&link, &call, asking).await {
+                Ok(value) => return Ok((Some(value), link)),
                 Err(fault) => fault,
             };
             asking = fault.code() == "ASK";
@@ -102,27 +97,59 @@ impl Cluster {
                     to = target(&fault, &link.address);
                     self.moved(slot, to.as_ref());
                 }
-                "TRYAGAIN" => self.shared.clock.sleep(MOVING).await,
+                // The keys of the lock are on two servers: not for long.
+                "TRYAGAIN" if clock.now() < patience => {
+                    clock.sleep(MOVING).await;
+                    continue;
+                }
                 _ => {
                     node.judge(&link, &fault);
                     return Err(fault.told());
                 }
             }
-            last = Some(fault.told());
+            led += 1;
+            if led == REDIRECTIONS {
+                return Err(circles(slot));
+            }
         }
-        Err(last.unwrap_or_else(|| Error::new(Kind::Unreachable, "the cluster leads in circles")))
     }
 
     /// The connection to whoever serves a slot.
     pub(crate) async fn link(self: &Arc<Self>, slot: u16) -> Result<Arc<Link>, Error> {
-        self.serving(slot).await?.link().await
+        let node = self.serving(slot).await?;
+        Ok(self.reach(slot, node).await?.1)
+    }
+
+    /// Connects to a server for a slot's sake. When it cannot be reached, its replica may have
+    /// taken over meanwhile: the others know.
+    async fn reach(
+        self: &Arc<Self>,
+        slot: u16,
+        node: Arc<Node>,
+    ) -> Result<(Arc<Node>, Arc<Link>), Error> {
+        let trouble = match node.link().await {
+            Ok(link) => return Ok((node, link)),
+            Err(e) if e.kind() == Kind::Credentials => return Err(e),
+            Err(e) => e,
+        };
+        if self.read_map(self.shared.clock.now()).await.is_err() {
+            return Err(trouble);
+        }
+        let next = self.serving(slot).await?;
+        if Arc::ptr_eq(&next, &node) {
+            return Err(trouble);
+        }
+        let link = next.link().await?;
+        Ok((next, link))
     }
 
     /// Who serves a slot, as far as known.
     async fn serving(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, Error> {
         for again in [false, true] {
-            if let Some(address) = &self.map().slots[usize::from(slot)].clone() {
-                return Ok(self.node(address));
+            // In a statement of its own: the map must be free again when a node is added to it.
+            let address = self.map().slots[usize::from(slot)].clone();
+            if let Some(address) = address {
+                return Ok(self.node(&address));
             }
             if !again {
                 self.read_map(self.shared.clock.now()).await?;
@@ -149,16 +176,15 @@ impl Cluster {
             let n = self.count.fetch_add(1, Ordering::Relaxed);
             let via = format!("{PREFIX}s:{}:{n}", self.session);
             let (weak, at) = (Arc::downgrade(self), address.clone());
-            let marker = Box::new(move || {
-                weak.upgrade().and_then(|cluster| cluster.marker(&at)).unwrap_or_default()
-            });
+            let marker = Box::new(move || weak.upgrade()?.marker(&at));
             Node::new(self.shared.clone(), Place::Fixed(address.clone()), via, marker, true)
         };
         self.map_mut().nodes.entry(address.clone()).or_insert_with(make).clone()
     }
 
     /// The key of the quarantine's marker: the first of a row whose slot this server serves, so
-    /// that all clients, and the replica that takes over, find the same.
+    /// that all clients, and the replica that takes over, find the same. A server that is only
+    /// about to get its first slot has none.
     fn marker(&self, address: &Address) -> Option<String> {
         let map = self.map();
         let serves =
@@ -211,21 +237,30 @@ impl Cluster {
         if read.is_some_and(|at| at >= asked) {
             return Ok(());
         }
+        // Side by side: one that is silent must not keep those waiting who look for its successor.
+        let mut asking = JoinSet::new();
         let known: Vec<Address> = self.map().nodes.keys().cloned().collect();
-        let mut trouble = None;
-        for address in known.iter().chain(&self.seeds) {
-            match self.ask(address).await {
-                Ok(slots) => {
+        for address in known.into_iter().chain(self.seeds.clone()).collect::<HashSet<_>>() {
+            let cluster = self.clone();
+            #[allow(clippy::disallowed_methods)]
+            // ends with this function, on the library's thread
+            asking.spawn(async move { cluster.ask(&address).await });
+        }
+        let mut trouble = Error::new(Kind::Usage, "a cluster needs a host");
+        while let Some(answer) = asking.join_next().await {
+            match answer {
+                Ok(Ok(slots)) => {
                     let mut map = self.map_mut();
                     map.nodes.retain(|a, _| slots.iter().flatten().any(|s| s == a));
                     map.slots = slots;
                     *read = Some(self.shared.clock.now());
                     return Ok(());
                 }
-                Err(e) => trouble = Some(e),
+                Ok(Err(e)) => trouble = e,
+                Err(_) => {}
             }
         }
-        Err(trouble.unwrap_or_else(|| Error::new(Kind::Usage, "a cluster needs a host")))
+        Err(trouble)
     }
 
     async fn ask(&self, address: &Address) -> Result<Vec<Option<Address>>, Error> {
@@ -242,6 +277,25 @@ impl Cluster {
     pub(crate) fn close(&self) {
         self.map_mut().nodes.drain().for_each(|(_, node)| node.close());
     }
+}
+
+/// Runs a call. While the slot moves, keys that do not exist count as moved already, and most keys
+/// of a lock exist only while somebody waits: it is then asked for with those that matter alone.
+async fn run(link: &Link, call: &Call, asking: bool) -> Result<Value, Fault> {
+    let mut answer = link.wire.run(call, asking).await;
+    for fewer in call.fewer() {
+        match answer {
+            Err(fault) if fault.code() == "TRYAGAIN" => {}
+            settled => return settled,
+        }
+        answer = link.wire.run(&fewer, asking).await;
+    }
+    answer
+}
+
+fn circles(slot: u16) -> Error {
+    Error::new(Kind::Unreachable, format!("the cluster leads in circles looking for slot {slot}"))
+        .with_hint("its nodes disagree on who serves it: see CLUSTER SLOTS at each of them")
 }
 
 fn not_a_cluster(fault: &Fault) -> Error {

@@ -74,6 +74,18 @@ pub(crate) fn ask(marker: &str, facts: &Facts, max_ttl: Duration, slack: Duratio
     }
 }
 
+/// What must be assumed of a server where no marker can be: one that is about to get its first slot
+/// of a cluster, or whose slots have just moved.
+pub(crate) fn unmarked(facts: &Facts, max_ttl: Duration, clock: &Clock) -> Quarantine {
+    let since = match facts.promoted() {
+        true => Duration::ZERO,
+        false if facts.durable => max_ttl,
+        false => Duration::from_micros(facts.now.saturating_sub(facts.boot)),
+    };
+    let until = clock.now().plus(max_ttl.saturating_sub(since));
+    Quarantine { until, promoted: facts.promoted() }
+}
+
 /// What the answer means.
 pub(crate) fn read(
     answer: Value,

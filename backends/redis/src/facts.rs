@@ -16,6 +16,8 @@ pub(crate) struct Facts {
     /// The replication id it followed before it was promoted; `None` if it never was a replica.
     followed: Option<String>,
     replica: bool,
+    /// Its clock, in microseconds.
+    pub(crate) now: u64,
     /// When it started, in microseconds of its own clock, rounded up.
     pub(crate) boot: u64,
     policy: String,
@@ -48,6 +50,7 @@ impl Facts {
             run: get("run_id").to_owned(),
             followed: was_replica.then(|| followed.to_owned()),
             replica: get("role") == "slave",
+            now,
             // Whole seconds of uptime: the start may be up to a second later than they say.
             boot: now.saturating_sub(up.saturating_mul(1_000_000)) + 1_000_000,
             policy: get("maxmemory_policy").to_owned(),
@@ -71,6 +74,11 @@ impl Facts {
     /// whom it followed.
     pub(crate) fn epoch(&self) -> String {
         format!("{}/{}", self.run, self.followed.as_deref().unwrap_or("-"))
+    }
+
+    /// What tells this server's channels from those of others: enough of its run.
+    pub(crate) fn home(&self) -> &str {
+        self.run.get(..8).unwrap_or(&self.run)
     }
 
     /// Whether locks can be kept here.

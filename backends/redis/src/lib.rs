@@ -7,7 +7,6 @@ mod cluster;
 mod differential;
 mod epoch;
 mod facts;
-mod gate;
 mod keys;
 mod link;
 mod moves;

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use crate::address::{Address, Entry};
 use crate::epoch::{self, Quarantine};
 use crate::facts::{Facts, SECTIONS};
+use crate::moves::Counted;
 use crate::options::RedisOptions;
 use crate::wire::{Fault, Hears, Wire};
 
@@ -22,7 +23,7 @@ pub(crate) struct Terms<'a> {
     /// Where this connection can be told things.
     pub(crate) via: &'a str,
     /// The key of the quarantine's marker.
-    pub(crate) marker: &'a str,
+    pub(crate) marker: Option<&'a str>,
     pub(crate) cluster: bool,
     pub(crate) hears: Hears,
 }
@@ -36,6 +37,10 @@ pub(crate) struct Link {
     pub(crate) address: Address,
     /// Where it can be told things.
     pub(crate) via: String,
+    /// Whether nobody listens when PUBLISH says so. Each connection has a channel of its own at its
+    /// own server; but in a cluster a slot may have moved, and its waiters listen at the server
+    /// where they joined, which PUBLISH does not count, until their next heartbeat.
+    pub(crate) counted: Counted,
     /// How many may ask for locks at once: a call under way is larger than a waiter, and ten
     /// thousand who begin to wait together should not cost ten thousand of them.
     pub(crate) room: Semaphore,
@@ -56,17 +61,17 @@ impl Link {
         let mut quarantine = None;
         if options.quarantine {
             facts.durable = facts.may_be_durable() && always_synced(&wire).await;
-            let answer =
-                wire.run(&epoch::ask(marker, &facts, options.max_ttl, options.slack), false).await;
-            let answer = answer.map_err(|fault| at(fault.told()))?;
-            quarantine =
-                Some(epoch::read(answer, marker, &facts, options.max_ttl, clock).map_err(at)?);
+            quarantine = Some(judge(&wire, marker, &facts, options, clock).await.map_err(at)?);
         }
-        wire.subscribe(via).await.map_err(|fault| at(fault.told()))?;
-        let (address, via, epoch) = (address.clone(), via.to_owned(), facts.epoch());
+        let (via, counted) = match cluster {
+            true => (format!("{via}:{}", facts.home()), Counted::Ending(facts.home().to_owned())),
+            false => (via.to_owned(), Counted::All),
+        };
+        wire.subscribe(&via).await.map_err(|fault| at(fault.told()))?;
+        let (address, epoch) = (address.clone(), facts.epoch());
         let room = Semaphore::new(ROOM);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { wire, address, via, room, number, epoch, quarantine })
+        Ok(Self { wire, address, via, counted, room, number, epoch, quarantine })
     }
 
     /// Which run of which server this is: no two servers have the same.
@@ -85,6 +90,25 @@ impl Link {
         now.is_ok_and(|now| {
             now.judge(true).or(now.judge(false)).is_ok() && now.epoch() == self.epoch
         })
+    }
+}
+
+/// Whether locks may have been lost here: by the marker, or, where a marker's slot is not to be
+/// had, by what the server says of itself.
+async fn judge(
+    wire: &Wire,
+    marker: Option<&str>,
+    facts: &Facts,
+    options: &RedisOptions,
+    clock: &Clock,
+) -> Result<Quarantine, Error> {
+    let (max_ttl, slack) = (options.max_ttl, options.slack);
+    let unmarked = || epoch::unmarked(facts, max_ttl + slack, clock);
+    let Some(marker) = marker else { return Ok(unmarked()) };
+    match wire.run(&epoch::ask(marker, facts, max_ttl, slack), false).await {
+        Ok(answer) => epoch::read(answer, marker, facts, max_ttl, clock),
+        Err(fault) if matches!(fault.code(), "MOVED" | "ASK" | "TRYAGAIN") => Ok(unmarked()),
+        Err(fault) => Err(fault.told()),
     }
 }
 

@@ -31,9 +31,25 @@ fn call(script: &'static Script, keys: &[&Keys], args: Vec<Vec<u8>>) -> Call {
     Call { script, keys, args }
 }
 
-/// Whether the count that PUBLISH answers is to be believed.
-fn flag(trusted: bool) -> Vec<u8> {
-    vec![b'0' + u8::from(trusted)]
+/// Of which channels the count that PUBLISH answers says whether anybody listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Counted {
+    /// Of all.
+    All,
+    /// Of none.
+    #[cfg(test)]
+    None,
+    /// Of those with this ending: the others' listeners are at other servers of the cluster.
+    Ending(String),
+}
+
+fn flag(counted: &Counted) -> Vec<u8> {
+    match counted {
+        Counted::All => b"1".to_vec(),
+        #[cfg(test)]
+        Counted::None => b"0".to_vec(),
+        Counted::Ending(ending) => ending.clone().into_bytes(),
+    }
 }
 
 /// Asks, asks again, confirms or polls; with `wait` it stands in line.
@@ -42,19 +58,19 @@ pub(crate) fn acquire(
     ask: &Ask,
     wait: Option<Duration>,
     via: &str,
-    trusted: bool,
+    counted: &Counted,
 ) -> Call {
     let wait = wait.map(|w| number(micros(w))).unwrap_or_default();
-    let args = vec![ask.req.as_bytes().to_vec(), claim(ask, via), wait, flag(trusted)];
+    let args = vec![ask.req.as_bytes().to_vec(), claim(ask, via), wait, flag(counted)];
     call(&SCRIPTS.acquire, &[keys], args)
 }
 
 /// Says that waiters are alive and reachable through `via`. Those of one lock should stand
 /// together: the server then opens it once.
-pub(crate) fn heartbeat(waiting: &[(Keys, ReqId, Duration)], via: &str, trusted: bool) -> Call {
+pub(crate) fn heartbeat(waiting: &[(Keys, ReqId, Duration)], via: &str, counted: &Counted) -> Call {
     let mut locks: Vec<&Keys> = Vec::new();
     let mut args = Vec::with_capacity(2 + 3 * waiting.len());
-    args.extend([flag(trusted), via.as_bytes().to_vec()]);
+    args.extend([flag(counted), via.as_bytes().to_vec()]);
     for (keys, req, wait) in waiting {
         if locks.last() != Some(&keys) {
             locks.push(keys);
@@ -65,9 +81,9 @@ pub(crate) fn heartbeat(waiting: &[(Keys, ReqId, Duration)], via: &str, trusted:
 }
 
 /// Renews holds.
-pub(crate) fn renew(due: &[(Keys, ReqId, Duration)], trusted: bool) -> Call {
+pub(crate) fn renew(due: &[(Keys, ReqId, Duration)], counted: &Counted) -> Call {
     let mut args = Vec::with_capacity(1 + 2 * due.len());
-    args.push(flag(trusted));
+    args.push(flag(counted));
     for (_, req, ttl) in due {
         args.extend([req.as_bytes().to_vec(), number(micros(*ttl))]);
     }
@@ -76,23 +92,23 @@ pub(crate) fn renew(due: &[(Keys, ReqId, Duration)], trusted: bool) -> Call {
 }
 
 /// Gives a hold back.
-pub(crate) fn release(keys: &Keys, req: &ReqId, trusted: bool) -> Call {
-    call(&SCRIPTS.release, &[keys], vec![req.as_bytes().to_vec(), flag(trusted)])
+pub(crate) fn release(keys: &Keys, req: &ReqId, counted: &Counted) -> Call {
+    call(&SCRIPTS.release, &[keys], vec![req.as_bytes().to_vec(), flag(counted)])
 }
 
 /// Undoes a request and keeps it from coming back.
-pub(crate) fn cancel(keys: &Keys, req: &ReqId, trusted: bool) -> Call {
-    call(&SCRIPTS.cancel, &[keys], vec![req.as_bytes().to_vec(), flag(trusted)])
+pub(crate) fn cancel(keys: &Keys, req: &ReqId, counted: &Counted) -> Call {
+    call(&SCRIPTS.cancel, &[keys], vec![req.as_bytes().to_vec(), flag(counted)])
 }
 
 /// Takes a lock away.
-pub(crate) fn force(keys: &Keys, token: Option<Token>, how: Force, trusted: bool) -> Call {
+pub(crate) fn force(keys: &Keys, token: Option<Token>, how: Force, counted: &Counted) -> Call {
     let token = token.map(|t| number(t.get())).unwrap_or_default();
     let how: &[u8] = match how {
         Force::Now => b"now",
         Force::Revoke => b"revoke",
     };
-    call(&SCRIPTS.force, &[keys], vec![token, how.to_vec(), flag(trusted)])
+    call(&SCRIPTS.force, &[keys], vec![token, how.to_vec(), flag(counted)])
 }
 
 /// Looks at locks.

@@ -44,7 +44,7 @@ pub(crate) struct Node {
     place: Place,
     via: String,
     /// The key of the quarantine's marker: in a cluster it depends on the slots.
-    marker: Box<dyn Fn() -> String + Send + Sync>,
+    marker: Box<dyn Fn() -> Option<String> + Send + Sync>,
     cluster: bool,
     link: Mutex<Option<Arc<Link>>>,
     opening: tokio::sync::Mutex<Failed>,
@@ -62,7 +62,7 @@ impl Node {
         shared: Arc<Shared>,
         place: Place,
         via: String,
-        marker: Box<dyn Fn() -> String + Send + Sync>,
+        marker: Box<dyn Fn() -> Option<String> + Send + Sync>,
         cluster: bool,
     ) -> Arc<Self> {
         let (link, opening) = (Mutex::new(None), tokio::sync::Mutex::new(None));
@@ -162,7 +162,7 @@ impl Node {
             options,
             clock,
             via: &self.via,
-            marker: &marker,
+            marker: marker.as_deref(),
             cluster: self.cluster,
             hears: self.hears(),
         };

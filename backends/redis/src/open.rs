@@ -144,7 +144,7 @@ impl Target {
             }
             Kind::Single | Kind::Sentinel => {
                 let via = format!("{PREFIX}s:{session}");
-                let marker = Box::new(epoch::marker);
+                let marker = Box::new(|| Some(epoch::marker()));
                 Router::One(Node::new(shared.clone(), self.place(), via, marker, false))
             }
         };

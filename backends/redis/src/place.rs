@@ -10,6 +10,9 @@ use tokio::task::JoinSet;
 use crate::address::{Address, Entry};
 use crate::wire::Wire;
 
+/// How long sentinels may still answer once a majority has.
+const STRAGGLERS: Duration = Duration::from_millis(100);
+
 /// Where the primary is.
 pub(crate) enum Place {
     Fixed(Address),
@@ -51,24 +54,25 @@ async fn find(watched: &Arc<Watched>, clock: &Clock, timeout: Duration) -> Resul
         #[allow(clippy::disallowed_methods)] // ends with this function, on the library's thread
         asking.spawn(async move { ask(&watched, i, &clock, timeout).await });
     }
-    let (mut latest, mut strangers, mut trouble) = (None::<Word>, 0, None);
-    let all = async {
-        while let Some(answer) = asking.join_next().await {
-            match answer {
-                Ok(Ok(Some(word))) => {
-                    if latest.as_ref().is_none_or(|l| word.epoch > l.epoch) {
-                        latest = Some(word);
-                    }
-                    // A majority cannot all be cut off: no need to wait for the silent ones.
-                    continue;
+    let (mut latest, mut words, mut strangers, mut trouble) = (None::<Word>, 0, 0, None);
+    let mut wait = timeout;
+    while let Some(Some(answer)) = clock.timeout(wait, asking.join_next()).await {
+        match answer {
+            Ok(Ok(Some(word))) => {
+                words += 1;
+                if latest.as_ref().is_none_or(|l| word.epoch > l.epoch) {
+                    latest = Some(word);
                 }
-                Ok(Ok(None)) => strangers += 1,
-                Ok(Err(e)) => trouble = Some(e),
-                Err(_) => {}
             }
+            Ok(Ok(None)) => strangers += 1,
+            Ok(Err(e)) => trouble = Some(e),
+            Err(_) => {}
         }
-    };
-    clock.timeout(timeout, all).await;
+        // A majority elects, so one of it knows: no need to wait long for the silent ones.
+        if 2 * words > watched.sentinels.len() {
+            wait = STRAGGLERS;
+        }
+    }
     if let Some(word) = latest {
         return Ok(word.address);
     }

@@ -30,7 +30,6 @@ use distlock_core::{
 use redis::Value;
 
 use crate::call::{Call, Script};
-use crate::gate::Gate;
 use crate::keys::{Keys, PREFIX};
 use crate::link::Link;
 use crate::node::Shared;
@@ -264,16 +263,17 @@ impl LeaseStore for Plain {
             if wait_lease.is_some() { b"1".to_vec() } else { b"0".to_vec() },
             millis(KEEP),
         ];
-        let gate = Gate::default();
+        let clock = &self.shared.clock;
         let make = |link: &Link| {
-            let acquire = || Call { script: &ACQUIRE, keys: keys.clone(), args: args.clone() };
-            let look = || Call { script: &INSPECT, keys: keys.clone(), args: Vec::new() };
-            gate.pick(link, &self.shared.clock, acquire, look)
+            let make = || Call { script: &ACQUIRE, keys: keys.clone(), args: args.clone() };
+            link.quarantined(clock).is_none().then(make)
         };
-        let (value, link) = self.router.play(&Keys::of(&ask.lock), make).await.map_err(&told)?;
-        if let Some((left, why)) = gate.closed() {
+        let played = self.router.play_if(&Keys::of(&ask.lock), make).await;
+        let (value, link) = played.map_err(&told)?;
+        let Some(value) = value else {
+            let (left, why) = link.quarantined(clock).unwrap_or_default();
             return Ok(Answer::NotYet { left, why });
-        }
+        };
         let words = words(value).map_err(&told)?;
         match (text(words.first()), words.get(1..).unwrap_or_default()) {
             (Some("G"), rest) => {

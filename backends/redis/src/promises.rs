@@ -33,6 +33,9 @@ const FAILOVER: &str = "Replication is asynchronous, so a promoted replica may l
                         min-replicas-to-write 1.";
 const FAILOVER_OFF: &str = "The quarantine is off: a promoted replica may lack the latest locks, \
                             and two holders are possible for up to a TTL.";
+const SLOTS: &str = "While a slot moves to another node its locks are renewed, taken when free and handed \
+                     over, but nobody can begin to wait for one; and the quarantine of a node does \
+                     not go along with the slots that are moved off it meanwhile.";
 const PLAIN: &str = "Key and value are those of the SET NX PX recipe, so clients in other languages \
                      exclude us and we them; they take no fencing token.";
 
@@ -93,7 +96,9 @@ fn notes(kind: Kind, plain: bool, quarantine: bool) -> &'static [&'static str] {
         (Kind::Single | Kind::Cluster, true, false) => &[PLAIN, RESTART_OFF, CLOCK, FLUSH],
         (Kind::Sentinel, true, true) => &[PLAIN, FAILOVER, RESTART, CLOCK, FLUSH],
         (Kind::Sentinel, true, false) => &[PLAIN, FAILOVER_OFF, RESTART_OFF, CLOCK, FLUSH],
-        (_, false, true) => &[FAILOVER, RESTART, CLOCK, FLUSH],
-        (_, false, false) => &[FAILOVER_OFF, RESTART_OFF, CLOCK, FLUSH],
+        (Kind::Sentinel, false, true) => &[FAILOVER, RESTART, CLOCK, FLUSH],
+        (Kind::Sentinel, false, false) => &[FAILOVER_OFF, RESTART_OFF, CLOCK, FLUSH],
+        (Kind::Cluster, false, true) => &[FAILOVER, RESTART, SLOTS, CLOCK, FLUSH],
+        (Kind::Cluster, false, false) => &[FAILOVER_OFF, RESTART_OFF, SLOTS, CLOCK, FLUSH],
     }
 }

@@ -9,12 +9,15 @@ use distlock_core::{Error, Kind};
 
 use crate::link::Link;
 
+/// Whatever else goes over the connection waits meanwhile, and calls are bounded in time.
+const LONGEST: Duration = Duration::from_secs(1);
+
 /// Waits until `wanted` replicas have everything this connection wrote; at most a tenth of the TTL.
 pub(crate) async fn wait(link: &Link, wanted: u8, ttl: Duration) -> Result<(), Error> {
     if wanted == 0 {
         return Ok(());
     }
-    let within = (ttl / 10).max(Duration::from_millis(1));
+    let within = (ttl / 10).clamp(Duration::from_millis(1), LONGEST);
     let mut cmd = redis::cmd("WAIT");
     cmd.arg(wanted).arg(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
     let answer = link.wire.send(&cmd).await.map_err(|fault| fault.told().unknown())?;

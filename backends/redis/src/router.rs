@@ -28,12 +28,24 @@ impl Router {
         keys: &Keys,
         make: impl Fn(&Link) -> Call,
     ) -> Result<(Value, Arc<Link>), Error> {
+        let (answer, link) = self.play_if(keys, |link| Some(make(link))).await?;
+        Ok((answer.unwrap_or(Value::Nil), link))
+    }
+
+    /// Runs a script where a lock is kept, if it may be run at the very server that this comes to:
+    /// another than was thought of, after a failover or when a slot has moved.
+    pub(crate) async fn play_if(
+        &self,
+        keys: &Keys,
+        make: impl Fn(&Link) -> Option<Call>,
+    ) -> Result<(Option<Value>, Arc<Link>), Error> {
         match self {
             Self::One(node) => {
                 let link = node.link().await?;
-                let answer = link.wire.run(&make(&link), false).await;
+                let Some(call) = make(&link) else { return Ok((None, link)) };
+                let answer = link.wire.run(&call, false).await;
                 let answer = answer.inspect_err(|fault| node.judge(&link, fault));
-                Ok((answer.map_err(|fault| fault.told())?, link))
+                Ok((Some(answer.map_err(|fault| fault.told())?), link))
             }
             Self::Many(cluster) => Box::pin(cluster.play(slot(keys.lock.as_bytes()), make)).await,
         }
@@ -71,11 +83,12 @@ impl Router {
         }
     }
 
-    /// Which locks may share one call: those of one group.
-    pub(crate) fn group(&self, keys: &Keys) -> u16 {
+    /// Which locks may share one call: those of one group. In a cluster each is alone: few share a
+    /// slot, and while that moves, some of them may have moved and others not.
+    pub(crate) fn group(&self, keys: &Keys) -> String {
         match self {
-            Self::One(_) => 0,
-            Self::Many(_) => slot(keys.lock.as_bytes()),
+            Self::One(_) => String::new(),
+            Self::Many(_) => keys.lock.clone(),
         }
     }
 

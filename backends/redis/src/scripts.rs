@@ -101,6 +101,11 @@ const FREES: &str = "#!lua flags=allow-oom\n";
 /// What only looks can run on a replica.
 const LOOKS: &str = "#!lua flags=no-writes\n";
 
+/// The keys of a lock that is waited for, without the tombstones.
+const LINE: usize = 4;
+/// The record alone.
+const RECORD: usize = 1;
+
 macro_rules! text {
     ($($part:literal),*) => {
         &[$(include_str!(concat!("scripts/", $part, ".lua"))),*]
@@ -128,7 +133,8 @@ impl Scripts {
                     "rules/place",
                     "acquire"
                 ),
-            ),
+            )
+            .fewer(&[LINE, RECORD]),
             heartbeat: script(
                 "heartbeat",
                 FREES,
@@ -142,7 +148,8 @@ impl Scripts {
                     "rules/place",
                     "heartbeat"
                 ),
-            ),
+            )
+            .fewer(&[LINE]),
             renew: script(
                 "renew",
                 FREES,
@@ -154,7 +161,8 @@ impl Scripts {
                     "rules/promote",
                     "renew"
                 ),
-            ),
+            )
+            .fewer(&[LINE, RECORD]),
             release: script(
                 "release",
                 FREES,
@@ -169,7 +177,8 @@ impl Scripts {
                     "rules/undo",
                     "release"
                 ),
-            ),
+            )
+            .fewer(&[LINE, RECORD]),
             cancel: script(
                 "cancel",
                 FREES,
@@ -199,7 +208,7 @@ impl Scripts {
                     "force"
                 ),
             ),
-            inspect: script("inspect", LOOKS, text!("inspect")),
+            inspect: script("inspect", LOOKS, text!("inspect")).fewer(&[LINE, RECORD]),
         }
     }
 }

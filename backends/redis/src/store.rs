@@ -24,7 +24,6 @@ use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, Error, FullName, LockInfo, ReqId, Store, Token, Why};
 use futures_util::future::join_all;
 
-use crate::gate::Gate;
 use crate::keys::Keys;
 use crate::link::Link;
 use crate::moves::{self, BATCH, Message};
@@ -34,10 +33,6 @@ use crate::promises::capability;
 use crate::replicas;
 use crate::router::Router;
 use crate::scan;
-
-/// PUBLISH says how many listened: each connection has a channel of its own at its own server, so
-/// nobody there means that nobody hears it.
-const COUNTED: bool = true;
 
 /// A lock, a request and a span: what a batch is made of.
 type Renewable = (Keys, ReqId, Duration);
@@ -80,16 +75,16 @@ impl Redis {
     }
 
     async fn ask(&self, keys: Keys, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
-        let gate = Gate::default();
+        let clock = &self.shared.clock;
         let make = |link: &Link| {
-            let acquire = || moves::acquire(&keys, ask, wait, &link.via, COUNTED);
-            let look = || moves::inspect(std::slice::from_ref(&keys));
-            gate.pick(link, &self.shared.clock, acquire, look)
+            let make = || moves::acquire(&keys, ask, wait, &link.via, &link.counted);
+            link.quarantined(clock).is_none().then(make)
         };
-        let (value, link) = self.router.play(&keys, make).await?;
-        if let Some((left, why)) = gate.closed() {
+        let (value, link) = self.router.play_if(&keys, make).await?;
+        let Some(value) = value else {
+            let (left, why) = link.quarantined(clock).unwrap_or_default();
             return Ok(Answer::NotYet { left, why });
-        }
+        };
         let answer = moves::acquired(&value, ask.ttl).and_then(answer::acquired)?;
         if let Answer::Granted { left, .. } = &answer {
             // An error says that the outcome is unknown, and whoever asked cancels.
@@ -115,7 +110,7 @@ impl Redis {
     {
         let mut answers: Vec<_> = items.iter().map(|_| None).collect();
         let mut batches: Vec<(Vec<usize>, Vec<T>)> = Vec::new();
-        let mut open: HashMap<u16, usize> = HashMap::new();
+        let mut open: HashMap<String, usize> = HashMap::new();
         for (i, item) in items.into_iter().enumerate() {
             let group = self.router.group(keys(&item));
             let at = *open
@@ -197,19 +192,24 @@ impl LeaseStore for Redis {
         let shortest = waiting.iter().map(|(_, wait)| *wait).min().unwrap_or_default();
         let play = |batch: Vec<Renewable>| async move {
             let call = async {
-                let make = |link: &Link| moves::heartbeat(&batch, &link.via, COUNTED);
+                let make = |link: &Link| moves::heartbeat(&batch, &link.via, &link.counted);
                 let (value, _) = self.router.play(&batch[0].0, make).await?;
                 moves::pulses(&value, batch.len())
             };
             self.router.pressing(&self.shared.clock, &batch[0].0, shortest / 4, call).await
         };
         let replies = self.batched(beats.collect(), |beat| &beat.0, play).await;
+        // Those whose server failed ask for themselves and learn what is wrong; the others need not.
         let mut pulses = vec![Pulse::Unknown; waiting.len()];
+        let mut trouble = None;
+        let mut any = false;
         for (i, reply) in order.into_iter().zip(replies) {
-            let pulse = reply.and_then(answer::pulsed);
-            pulses[i] = pulse.map_err(|e| e.during("heartbeat").store(&self.site))?;
+            match reply.and_then(answer::pulsed) {
+                Ok(pulse) => (pulses[i], any) = (pulse, true),
+                Err(e) => trouble = Some(e.during("heartbeat").store(&self.site)),
+            }
         }
-        Ok(pulses)
+        trouble.filter(|_| !any).map_or(Ok(pulses), Err)
     }
 
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
@@ -217,7 +217,7 @@ impl LeaseStore for Redis {
         let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
         let play = |batch: Vec<Renewable>| async move {
             let call = async {
-                let make = |_: &Link| moves::renew(&batch, COUNTED);
+                let make = |link: &Link| moves::renew(&batch, &link.counted);
                 let (value, link) = self.router.play(&batch[0].0, make).await?;
                 self.replicated(&link, shortest).await?;
                 moves::renewals(&value, batch.len())
@@ -235,7 +235,7 @@ impl LeaseStore for Redis {
     /// The requeued request joins by its own acquire.
     async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
         let (keys, told) = (Keys::of(&key.lock), self.told("release", &key.lock));
-        let played = self.router.play(&keys, |_| moves::release(&keys, &key.req, COUNTED)).await;
+        let played = self.router.play(&keys, |l| moves::release(&keys, &key.req, &l.counted)).await;
         played
             .and_then(|(value, _)| moves::released(&value))
             .and_then(answer::released)
@@ -244,7 +244,7 @@ impl LeaseStore for Redis {
 
     async fn cancel(&self, key: &Key) -> Result<(), Error> {
         let (keys, told) = (Keys::of(&key.lock), self.told("cancel", &key.lock));
-        let played = self.router.play(&keys, |_| moves::cancel(&keys, &key.req, COUNTED)).await;
+        let played = self.router.play(&keys, |l| moves::cancel(&keys, &key.req, &l.counted)).await;
         played.and_then(|(value, _)| moves::cancelled(&value)).map(drop).map_err(told)
     }
 
@@ -260,7 +260,7 @@ impl LeaseStore for Redis {
         how: Force,
     ) -> Result<Forced, Error> {
         let (keys, told) = (Keys::of(lock), self.told("force", lock));
-        let played = self.router.play(&keys, |_| moves::force(&keys, token, how, COUNTED)).await;
+        let played = self.router.play(&keys, |l| moves::force(&keys, token, how, &l.counted)).await;
         played.and_then(|(value, _)| moves::forced(&value)).and_then(answer::forced).map_err(told)
     }
 

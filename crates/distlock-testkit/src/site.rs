@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use distlock_core::capability::{Capability, Expiry};
 use distlock_core::memory::Memory;
-use distlock_core::{Clock, Error, FullName, Kind, Locks, Name, Ttl};
+use distlock_core::{Clock, Error, FullName, Kind, Locks, Name, Namespace, Ttl};
 use tempfile::TempDir;
 
 use crate::suite::Suite;
@@ -17,17 +17,26 @@ use crate::suite::Suite;
 pub struct Made {
     url: String,
     keep: Option<Box<dyn Any + Send + Sync>>,
+    space: Namespace,
 }
 
 impl Made {
     /// A store that is only files.
     pub fn at(url: impl Into<String>) -> Self {
-        Self { url: url.into(), keep: None }
+        Self { url: url.into(), keep: None, space: Namespace::default() }
     }
 
     /// A store with a server, or anything else that ends with it; see [`Site::kept`].
     pub fn with(url: impl Into<String>, keep: impl Any + Send + Sync) -> Self {
-        Self { url: url.into(), keep: Some(Box::new(keep)) }
+        Self { keep: Some(Box::new(keep)), ..Self::at(url) }
+    }
+
+    /// Says that the URL's clients have this namespace: servers that take seconds to start can
+    /// then be shared by many sites.
+    #[must_use]
+    pub fn inside(mut self, space: Namespace) -> Self {
+        self.space = space;
+        self
     }
 }
 
@@ -86,13 +95,14 @@ impl Site {
         format!("law-{}", self.0.names.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A name as the clients of this site, which have no namespace, address it.
+    /// A name as the clients of this site address it.
     ///
     /// # Panics
     /// When it is not a name.
     #[must_use]
     pub fn full(&self, name: &str) -> FullName {
-        FullName { space: Default::default(), name: Name::new(name).expect("a name") }
+        let space = self.0.made.as_ref().map(|made| made.space.clone()).unwrap_or_default();
+        FullName { space, name: Name::new(name).expect("a name") }
     }
 
     /// Where a second process connects to.

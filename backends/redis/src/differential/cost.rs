@@ -10,7 +10,7 @@ use distlock_core::{Clock, FullName, Label, Mode, Name, Namespace, Owner, Patien
 
 use super::scene::Scene;
 use crate::keys::Keys;
-use crate::moves;
+use crate::moves::{self, Counted};
 
 const TTL: Duration = Duration::from_secs(600);
 const CYCLES: usize = 400;
@@ -47,7 +47,7 @@ async fn hand_over(scene: &mut Scene, waiters: usize) -> u64 {
     let name = format!("line of {waiters}");
     let keys = Keys::of(&ask(&name).lock);
     let mut line: VecDeque<Ask> = (0..=waiters).map(|_| ask(&name)).collect();
-    let join = |ask: &Ask| moves::acquire(&keys, ask, Some(TTL), "via-1", true);
+    let join = |ask: &Ask| moves::acquire(&keys, ask, Some(TTL), "via-1", &Counted::All);
     for some in line.make_contiguous().chunks(500) {
         scene.send(&some.iter().map(join).collect::<Vec<_>>()).await;
     }
@@ -55,7 +55,7 @@ async fn hand_over(scene: &mut Scene, waiters: usize) -> u64 {
     for _ in 0..CYCLES {
         let last = line.pop_front().unwrap();
         let before = scene.spent().await;
-        let calls = [moves::release(&keys, &last.req, true), join(&line[0])];
+        let calls = [moves::release(&keys, &last.req, &Counted::All), join(&line[0])];
         let replies = scene.send(&calls).await;
         costs.push(scene.spent().await - before);
         let reply = moves::acquired(&replies[1], TTL).unwrap();
@@ -88,10 +88,12 @@ async fn the_usual_cases() {
     for _ in 0..30 {
         let asks: Vec<Ask> = (0..256).map(|i| ask(&format!("lock {i}"))).collect();
         let keys: Vec<Keys> = asks.iter().map(|a| Keys::of(&a.lock)).collect();
-        let take = asks.iter().zip(&keys).map(|(a, k)| moves::acquire(k, a, None, "via-1", true));
+        let take =
+            asks.iter().zip(&keys).map(|(a, k)| moves::acquire(k, a, None, "via-1", &Counted::All));
         let keep = asks.iter().zip(&keys).map(|(a, k)| (k.clone(), a.req, TTL)).collect::<Vec<_>>();
-        let give = asks.iter().zip(&keys).map(|(a, k)| moves::release(k, &a.req, true));
-        let moves = [take.collect::<Vec<_>>(), vec![moves::renew(&keep, true)], give.collect()];
+        let give = asks.iter().zip(&keys).map(|(a, k)| moves::release(k, &a.req, &Counted::All));
+        let moves =
+            [take.collect::<Vec<_>>(), vec![moves::renew(&keep, &Counted::All)], give.collect()];
         for (slot, calls) in best.iter_mut().zip(moves) {
             let before = scene.spent().await;
             scene.send(&calls).await;
@@ -103,7 +105,7 @@ async fn the_usual_cases() {
     let (clock, mut bytes) = (Clock::system(), 0);
     let before = clock.now();
     for some in due.chunks(moves::BATCH) {
-        bytes += moves::renew(some, true).by_sha().get_packed_command().len();
+        bytes += moves::renew(some, &Counted::All).by_sha().get_packed_command().len();
     }
     let took = clock.now().since(before);
     println!("client: 50,000 renewals are {bytes} bytes, written in {took:?}");

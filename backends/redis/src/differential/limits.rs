@@ -10,7 +10,7 @@ use distlock_core::{Kind, ReqId};
 use super::cost::ask;
 use super::scene::Scene;
 use crate::keys::Keys;
-use crate::moves::{self, Message};
+use crate::moves::{self, Counted, Message};
 
 const TTL: Duration = Duration::from_secs(600);
 /// More than two calls may touch.
@@ -23,19 +23,20 @@ async fn a_crowd_that_does_not_listen_is_passed_over_in_steps() {
     let mut scene = Scene::new().await;
     let holder = ask("crowd");
     let keys = Keys::of(&holder.lock);
-    let join = |a, via| moves::acquire(&keys, a, Some(TTL), via, true);
+    let join = |a, via| moves::acquire(&keys, a, Some(TTL), via, &Counted::All);
     scene.send(&[join(&holder, "")]).await;
     let crowd: Vec<_> = (0..CROWD).map(|_| ask("crowd")).collect();
     for some in crowd.chunks(500) {
         scene.send(&some.iter().map(|a| join(a, "deaf")).collect::<Vec<_>>()).await;
     }
     let listener = ask("crowd");
-    let replies =
-        scene.send(&[join(&listener, "via-1"), moves::release(&keys, &holder.req, true)]).await;
+    let replies = scene
+        .send(&[join(&listener, "via-1"), moves::release(&keys, &holder.req, &Counted::All)])
+        .await;
     let place = moves::acquired(&replies[0], TTL).unwrap();
     assert!(matches!(place, Reply::Waiting { ahead, .. } if ahead as usize == CROWD), "{place:?}");
     let nobody = [(keys.clone(), ReqId::random(), TTL)];
-    let calls = [0; 2].map(|_| moves::heartbeat(&nobody, "", true));
+    let calls = [0; 2].map(|_| moves::heartbeat(&nobody, "", &Counted::All));
     scene.send(&calls).await;
     let heard = Message::parse(&scene.ears.next()).expect("a message");
     assert_eq!(heard.key.req, listener.req);
@@ -52,7 +53,7 @@ async fn a_crowd_that_is_over_is_dropped_in_steps_and_never_granted() {
     let (keys, locks) = (Keys::of(&holder.lock), [holder.lock.clone()]);
     let time: (u64, u64) = redis::cmd("TIME").query_async(&mut scene.link).await.unwrap();
     let mut now = time.0 * 1_000_000;
-    let join = |a: &Ask, wait| moves::acquire(&keys, a, Some(wait), "", true);
+    let join = |a: &Ask, wait| moves::acquire(&keys, a, Some(wait), "", &Counted::All);
     scene.step(now, join(&holder, TTL), &locks).await;
     for _ in 0..CROWD {
         scene.just(now, join(&ask("over"), Duration::from_secs(1))).await;
@@ -60,12 +61,13 @@ async fn a_crowd_that_is_over_is_dropped_in_steps_and_never_granted() {
     let alive = ask("over");
     scene.step(now, join(&alive, TTL), &locks).await;
     now += 2_000_000;
-    let (_, states) = scene.step(now, moves::release(&keys, &holder.req, true), &locks).await;
+    let (_, states) =
+        scene.step(now, moves::release(&keys, &holder.req, &Counted::All), &locks).await;
     assert!(states[0].holds.iter().all(|h| h.claim.req == alive.req), "{:?}", states[0].holds);
     let beat = [(keys.clone(), alive.req, TTL)];
     let mut pulse = Vec::new();
     for _ in 0..2 {
-        let (reply, _) = scene.step(now, moves::heartbeat(&beat, "", true), &locks).await;
+        let (reply, _) = scene.step(now, moves::heartbeat(&beat, "", &Counted::All), &locks).await;
         pulse = moves::pulses(&reply, 1).unwrap();
     }
     assert_eq!(pulse, [Reply::Pulse(Pulse::Turn)]);
@@ -76,7 +78,7 @@ async fn a_server_without_memory_grants_nothing_but_keeps_and_frees() {
     let mut scene = Scene::new().await;
     let held = ask("full");
     let keys = Keys::of(&held.lock);
-    let take = |a| moves::acquire(&keys, a, None, "", true);
+    let take = |a| moves::acquire(&keys, a, None, "", &Counted::All);
     scene.send(&[take(&held)]).await;
     let mut limit = redis::cmd("CONFIG");
     limit.arg("SET").arg("maxmemory").arg(1);
@@ -86,10 +88,10 @@ async fn a_server_without_memory_grants_nothing_but_keeps_and_frees() {
     let due = [(keys.clone(), held.req, TTL)];
     let replies = scene
         .send(&[
-            moves::renew(&due, true),
-            moves::heartbeat(&due, "", true),
-            moves::release(&keys, &held.req, true),
-            moves::cancel(&keys, &ReqId::random(), true),
+            moves::renew(&due, &Counted::All),
+            moves::heartbeat(&due, "", &Counted::All),
+            moves::release(&keys, &held.req, &Counted::All),
+            moves::cancel(&keys, &ReqId::random(), &Counted::All),
         ])
         .await;
     let renewed = moves::renewals(&replies[0], 1).unwrap();
@@ -109,9 +111,9 @@ async fn a_record_of_a_newer_layout_is_refused_and_left_alone() {
     scene.run(set).await;
     let due = [(keys.clone(), asked.req, TTL)];
     for call in [
-        moves::acquire(&keys, &asked, None, "", true),
-        moves::release(&keys, &asked.req, true),
-        moves::renew(&due, true),
+        moves::acquire(&keys, &asked, None, "", &Counted::All),
+        moves::release(&keys, &asked.req, &Counted::All),
+        moves::renew(&due, &Counted::All),
     ] {
         let got = call.by_sha().query_async::<redis::Value>(&mut scene.link).await;
         assert_eq!(got.unwrap_err().code(), Some("DLLAYOUT"), "{}", call.script.name);

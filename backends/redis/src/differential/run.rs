@@ -12,7 +12,7 @@ use super::oracle::{Oracle, Told};
 use super::scene::{HEARD, Scene};
 use crate::call::Call;
 use crate::keys::Keys;
-use crate::moves::{self, Kind, Message};
+use crate::moves::{self, Counted, Kind, Message};
 
 pub(super) const LOCKS: [&str; 2] = ["a", "b {x}"];
 /// Two that are listened to, one that is not, and none.
@@ -147,7 +147,7 @@ impl<'a> Run<'a> {
 
     /// Makes one move on both and compares answers and states.
     pub(super) async fn one(&mut self, what: &Move) -> Vec<Reply> {
-        let trusted = self.oracle.trusted;
+        let counted = &if self.oracle.trusted { Counted::All } else { Counted::None };
         let ms = Duration::from_millis;
         let (got, want, states): (Vec<Reply>, Vec<Reply>, _) = match what {
             Move::Acquire { slot, wait, fresh, moved } => {
@@ -163,7 +163,7 @@ impl<'a> Run<'a> {
                 let ask = self.ask(*slot);
                 let via = VIAS[moved.unwrap_or(self.slots[*slot].via)];
                 let wait = wait.map(ms);
-                let call = moves::acquire(&self.keys(*slot), &ask, wait, via, trusted);
+                let call = moves::acquire(&self.keys(*slot), &ask, wait, via, counted);
                 let (got, states) = self.real(call, |v| moves::acquired(v, ask.ttl)).await;
                 let op = Op::Acquire { claim: Claim::of(&ask, via), wait };
                 let want = self.oracle.expect(self.slots[*slot].lock, &op, via, self.now);
@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
             Move::Heartbeat { slots, wait, via } => {
                 let due: Vec<_> =
                     slots.iter().map(|s| (self.keys(*s), self.id(*s, 0), ms(*wait))).collect();
-                let call = moves::heartbeat(&due, VIAS[*via], trusted);
+                let call = moves::heartbeat(&due, VIAS[*via], counted);
                 let (got, states) = self.real(call, |v| moves::pulses(v, due.len())).await;
                 let want = slots.iter().map(|s| {
                     let op = Op::Heartbeat { req: self.id(*s, 0), wait: ms(*wait) };
@@ -190,7 +190,7 @@ impl<'a> Run<'a> {
                 let due: Vec<_> =
                     slots.iter().map(|s| (self.keys(*s), self.id(*s, 0), ms(*ttl))).collect();
                 let (got, states) =
-                    self.real(moves::renew(&due, trusted), |v| moves::renewals(v, due.len())).await;
+                    self.real(moves::renew(&due, counted), |v| moves::renewals(v, due.len())).await;
                 // Those of the usual case are answered first.
                 let ops: Vec<_> = slots
                     .iter()
@@ -207,7 +207,7 @@ impl<'a> Run<'a> {
             }
             Move::Release { slot, back } => {
                 let req = self.id(*slot, *back);
-                let call = moves::release(&self.keys(*slot), &req, trusted);
+                let call = moves::release(&self.keys(*slot), &req, counted);
                 let (got, states) = self.real(call, moves::released).await;
                 let lock = self.slots[*slot].lock;
                 let want = self.oracle.expect(lock, &Op::Release { req }, "", self.now);
@@ -215,7 +215,7 @@ impl<'a> Run<'a> {
             }
             Move::Cancel { slot, back } => {
                 let req = self.id(*slot, *back);
-                let call = moves::cancel(&self.keys(*slot), &req, trusted);
+                let call = moves::cancel(&self.keys(*slot), &req, counted);
                 let (got, states) = self.real(call, moves::cancelled).await;
                 let lock = self.slots[*slot].lock;
                 let want = self.oracle.expect(lock, &Op::Cancel { req }, "", self.now);
@@ -227,7 +227,7 @@ impl<'a> Run<'a> {
                     Some(h) => Token::new(h.token + u64::from(h.block) - 1).unwrap(),
                     None => Token::MIN,
                 });
-                let call = moves::force(&Keys::of(&lock(*at)), token, *how, trusted);
+                let call = moves::force(&Keys::of(&lock(*at)), token, *how, counted);
                 let (got, states) = self.real(call, moves::forced).await;
                 let op = Op::Force { token, how: *how };
                 (vec![got], vec![self.oracle.expect(*at, &op, "", self.now)], states)
@@ -235,7 +235,7 @@ impl<'a> Run<'a> {
             Move::Settle { lock: at } => {
                 // A heartbeat of somebody unknown lets time do its work, and nothing else.
                 let due = [(Keys::of(&lock(*at)), self.fresh(), ms(1))];
-                let call = moves::heartbeat(&due, "", trusted);
+                let call = moves::heartbeat(&due, "", counted);
                 let (got, states) = self.real(call, |v| moves::pulses(v, 1)).await;
                 let op = Op::Heartbeat { req: due[0].1, wait: ms(1) };
                 (got, vec![self.oracle.expect(*at, &op, "", self.now)], states)

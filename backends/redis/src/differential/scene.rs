@@ -31,7 +31,7 @@ fn all(scripts: &'static Scripts) -> [&'static Script; 7] {
 }
 
 pub(super) struct Scene {
-    pub(super) server: Server,
+    _server: Server,
     pub(super) link: MultiplexedConnection,
     pub(super) ears: Ears,
 }
@@ -49,7 +49,7 @@ impl Scene {
             load.arg("LOAD").arg(&script.code).exec_async(&mut link).await.unwrap();
         }
         let ears = Ears::new(&client);
-        Self { server, link, ears }
+        Self { _server: server, link, ears }
     }
 
     /// Runs one move at one moment, then looks at the locks and at what would live for ever.

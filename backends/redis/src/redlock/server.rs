@@ -42,7 +42,13 @@ impl Server {
         });
         // A channel for each server, as two of them might be replicas of each other.
         let via = format!("{PREFIX}s:{}", ReqId::random());
-        let node = Node::new(shared, Place::Fixed(address), via, Box::new(names::marker), false);
+        let node = Node::new(
+            shared,
+            Place::Fixed(address),
+            via,
+            Box::new(|| Some(names::marker())),
+            false,
+        );
         Self { site, node }
     }
 

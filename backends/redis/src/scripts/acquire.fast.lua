@@ -1,4 +1,4 @@
--- KEYS H Q D W Z    ARGV req, claim, wait in microseconds (or ''), '1' if PUBLISH counts listeners
+-- KEYS H Q D W Z    ARGV req, claim, wait in microseconds (or ''), whom PUBLISH counts
 -- The usual case first, before anything is defined: nobody holds, nobody waits, nothing forbids it.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local v = call('GET', KEYS[1])
@@ -14,7 +14,7 @@ do
   end
   if n == 0 and queued == 0 and delay <= now and version == 1
     and not string.find(ring, ARGV[1], 1, true)
-    and (stones <= now or not call('ZSCORE', KEYS[5], ARGV[1])) then
+    and (stones <= now or KEYS[5] and not call('ZSCORE', KEYS[5], ARGV[1])) then
     local _, ttl, _, _, block = unpack('<dddi4I4', ARGV[2])
     local token = now
     if hi >= now then token = hi + 1 end

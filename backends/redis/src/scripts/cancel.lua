@@ -1,4 +1,4 @@
-s.trusted = ARGV[2] == '1'
+s.trusted = ARGV[2]
 open(1, v)
 drop_ended()
 settle()

@@ -1,6 +1,6 @@
 -- Answers 1 taken away, 0 nobody holds it with that token.
 local token = tonumber(ARGV[1])
-s.trusted = ARGV[3] == '1'
+s.trusted = ARGV[3]
 open(1, v)
 drop_ended()
 settle()

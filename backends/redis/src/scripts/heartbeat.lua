@@ -1,4 +1,4 @@
-s.trusted = ARGV[1] == '1'
+s.trusted = ARGV[1]
 local out, at = {}, 0
 for i = 3, #ARGV, 3 do
   local lock, req = tonumber(ARGV[i]), ARGV[i + 1]

@@ -1,7 +1,13 @@
 -- Answers 1 released, 2 not held any more, 3 revoked.
 local req = ARGV[1]
-s.trusted = ARGV[2] == '1'
+s.trusted = ARGV[2]
 open(1, v)
+if not KEYS[5] then
+  local h = hold_of(req)
+  if not KEYS[2] or s.stones > now or not h or h.expires <= now then
+    return redis.error_reply('TRYAGAIN the lock moves')
+  end
+end
 drop_ended()
 settle()
 

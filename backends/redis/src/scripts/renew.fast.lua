@@ -1,10 +1,10 @@
--- KEYS H Q D W Z of each lock    ARGV '1' if PUBLISH counts listeners, then req and ttl of each lock
+-- KEYS H Q D W Z of each lock    ARGV whom PUBLISH counts, then req and ttl of each lock
 -- Answers two numbers for each: what is left and how many wait; or -1 gone, -2 revoked, and 0.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 @NOW
 local v
 local out, rest = {}, {}
-for i = 1, #KEYS / 5 do
+for i = 1, math.ceil(#KEYS / 5) do
   v = call('GET', KEYS[5 * i - 4])
   local done = false
   -- The usual case first: the one live hold is this one and nobody waits.

@@ -36,11 +36,17 @@ local function grant(req, c, phase, till, since, deadline)
   return h
 end
 
+-- Whether nobody listens to a channel if PUBLISH counts nobody: to all ('1'), to none ('0'), or to
+-- those with this ending, because in a cluster it counts only who listens at this server.
+local function counted(via)
+  return s.trusted == '1' or s.trusted ~= '0' and string.sub(via, -#s.trusted) == s.trusted
+end
+
 -- Whether a promoted waiter hears of it. The one who asks learns it from the answer.
 local function reached(req, via)
   if req == s.own or via == '' then return true end
   if s.silent[via] then return false end
-  if call('PUBLISH', via, 't' .. req .. s.H) > 0 or not s.trusted then return true end
+  if call('PUBLISH', via, 't' .. req .. s.H) > 0 or not counted(via) then return true end
   s.silent[via] = true
   return false
 end

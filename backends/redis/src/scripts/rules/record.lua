@@ -6,8 +6,8 @@
 -- label. The line is Q (req -> since, plus DEAF while passed over), D (req -> deadline) and W (req ->
 -- claim, and counts); Z holds the tombstones (req -> until). Times are microseconds.
 --
--- In s besides: own, the request whose answer tells it that it is its turn; trusted, whether the
--- count of PUBLISH is to be believed; silent, the channels it was 0 for; stirred, whether time or a
+-- In s besides: own, the request whose answer tells it that it is its turn; trusted, of which
+-- channels the count of PUBLISH is to be believed; silent, the channels it was 0 for; stirred, whether time or a
 -- voice has changed who can be promoted (every move leaves nobody behind who can). One table and
 -- numbers filled in, because each name a function borrows costs at every call.
 local s = {silent = {}}

@@ -1,0 +1,72 @@
+//! The laws every store must pass, over a cluster of three primaries.
+//!
+//! A cluster takes seconds to start and has only one database, so all laws share one cluster and
+//! each has a namespace of its own.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use distlock_core::url::StoreUrl;
+use distlock_core::{Error, Locks, Namespace, engine};
+use distlock_redis::{Kind, RedisOptions, capability, open};
+use distlock_testkit::servers::{Cluster, raw};
+use distlock_testkit::{Made, Suite, run};
+use tokio::sync::Mutex;
+
+static SERVERS: Mutex<Option<Arc<Cluster>>> = Mutex::const_new(None);
+static SITE: AtomicU32 = AtomicU32::new(0);
+
+fn main() -> ExitCode {
+    let code = run(suite());
+    // By hand: what a static holds is not dropped, and the servers would outlive the test.
+    drop(SERVERS.blocking_lock().take());
+    code
+}
+
+/// On a thread of its own, because waiting for servers to agree is not `Send`.
+fn start() -> Result<Cluster, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(Cluster::start())
+}
+
+fn suite() -> Suite {
+    let options = RedisOptions::new().quarantine(false).max_ttl(Duration::from_secs(3600));
+    Suite::by_url(
+        capability(Kind::Cluster, &options),
+        |_| {
+            Box::pin(async {
+                let mut running = SERVERS.lock().await;
+                if running.is_none() {
+                    *running = Some(Arc::new(engine::unblock(start).await?));
+                }
+                let servers = running.clone().expect("started");
+                let space = format!("site-{}", SITE.fetch_add(1, Ordering::Relaxed));
+                let at: Vec<String> = servers.addrs().iter().map(ToString::to_string).collect();
+                let at = at.join(",");
+                let url =
+                    format!("redis+cluster://{at}?quarantine=off&max_ttl=1h&namespace={space}");
+                Ok(Made::with(url, servers).inside(Namespace::new(space)?))
+            })
+        },
+        |url| {
+            let url = StoreUrl::parse(url);
+            Box::pin(async move {
+                let mut url = url?;
+                let space = url.take("namespace").unwrap_or_default();
+                Locks::options().namespace(space).open(open(url).await?)
+            })
+        },
+    )
+    .lose(|site, lock| {
+        Box::pin(async move {
+            let cluster: &Arc<Cluster> = site.kept().expect("what was made");
+            let key = format!("dl:{{{}:{}}}", lock.space, lock.name);
+            let slot = cluster.slot(&key).await.expect("a slot");
+            let node = cluster.serving(slot).await.expect("a node");
+            let gone = raw(cluster.nodes()[node].addr(), &["DEL", &key]).await;
+            assert_eq!(gone.expect("an answer").int(), Some(1));
+        })
+    })
+}

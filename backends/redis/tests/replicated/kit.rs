@@ -1,0 +1,141 @@
+//! What the tests share: clients by URL, names by node, and waiting for events.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use distlock_core::url::StoreUrl;
+use distlock_core::{BootInstant, Clock, Error, Guard, Locks, Released, Token};
+use distlock_redis::open;
+use distlock_testkit::servers::{Cluster, Sentinels};
+use tokio::task::JoinHandle;
+
+/// A test and its name.
+pub(crate) type Trials = &'static [(&'static str, fn() -> Result<(), Error>)];
+
+/// Only a broken store waits it out.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Runs a test.
+pub(crate) fn play(test: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let done = runtime.block_on(test);
+    runtime.shutdown_background();
+    done
+}
+
+/// Runs a future as a task of its own.
+#[allow(clippy::disallowed_methods)] // ends with the test's runtime
+pub(crate) fn task<T: Send + 'static>(
+    f: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<T> {
+    tokio::spawn(f)
+}
+
+pub(crate) fn now() -> BootInstant {
+    Clock::system().now()
+}
+
+/// A client of its own.
+pub(crate) async fn connect(url: &str) -> Result<Locks, Error> {
+    Ok(Locks::from_store(open(StoreUrl::parse(url)?).await?))
+}
+
+fn hosts(addrs: &[SocketAddr]) -> String {
+    addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+pub(crate) fn sentinel_url(set: &Sentinels, query: &str) -> String {
+    format!("redis+sentinel://{}/{}?{query}", hosts(&set.addrs()), Sentinels::SERVICE)
+}
+
+pub(crate) fn cluster_url(cluster: &Cluster, query: &str) -> String {
+    format!("redis+cluster://{}?{query}", hosts(&cluster.addrs()))
+}
+
+/// The slot of a lock.
+pub(crate) async fn slot_of(cluster: &Cluster, name: &str) -> Result<u16, Error> {
+    cluster.slot(&format!("dl:{{:{name}}}")).await
+}
+
+/// A name of this beginning whose lock the given node keeps.
+pub(crate) async fn name_at(cluster: &Cluster, node: usize, begin: &str) -> Result<String, Error> {
+    for n in 0.. {
+        let name = format!("{begin}-{n}");
+        if cluster.serving(slot_of(cluster, &name).await?).await? == node {
+            return Ok(name);
+        }
+    }
+    unreachable!("every node has slots")
+}
+
+/// The future's value, which must come within `d`.
+pub(crate) async fn within<T>(d: Duration, what: &str, f: impl Future<Output = T>) -> T {
+    Clock::system().timeout(d, f).await.unwrap_or_else(|| panic!("{what}: not within {d:?}"))
+}
+
+/// The future's value, which must come before patience ends.
+pub(crate) async fn soon<T>(what: &str, f: impl Future<Output = T>) -> T {
+    within(PATIENCE, what, f).await
+}
+
+/// Asks until the answer is yes.
+pub(crate) async fn until(what: &str, mut yes: impl AsyncFnMut() -> bool) {
+    soon(what, async {
+        while !yes().await {
+            Clock::system().sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+/// Asks, whatever trouble there is, until the lock is granted.
+pub(crate) async fn take_in_the_end(locks: &Locks, name: &str, ttl: Duration) -> Guard {
+    let ask = async || match locks.lock(name).ttl(ttl).try_acquire().await {
+        Ok(Ok(guard)) => Some(guard),
+        Ok(Err(_)) | Err(_) => None,
+    };
+    soon(&format!("{name} granted"), async {
+        loop {
+            match ask().await {
+                Some(guard) => return guard,
+                None => Clock::system().sleep(Duration::from_millis(20)).await,
+            }
+        }
+    })
+    .await
+}
+
+/// Takes a lock that must be free.
+pub(crate) async fn take(locks: &Locks, name: &str, ttl: Duration) -> Result<Guard, Error> {
+    Ok(locks.lock(name).ttl(ttl).try_acquire().await?.expect("a free lock"))
+}
+
+pub(crate) async fn give_back(guard: Guard) -> Result<(), Error> {
+    assert_eq!(guard.release().await?, Released::Released);
+    Ok(())
+}
+
+/// Waits until so many stand in line.
+pub(crate) async fn line_of(locks: &Locks, name: &str, n: usize) {
+    until(&format!("{n} in line for {name}"), async || {
+        locks.show(name).await.is_ok_and(|l| l.map_or(0, |l| l.waiters.len()) == n)
+    })
+    .await;
+}
+
+/// What the locks protect: it refuses whoever comes with an older token than it has seen.
+#[derive(Default)]
+pub(crate) struct Resource(Option<Token>);
+
+impl Resource {
+    pub(crate) fn write(&mut self, token: Token) -> bool {
+        let fresh = self.0.is_none_or(|seen| token >= seen);
+        if fresh {
+            self.0 = Some(token);
+        }
+        fresh
+    }
+}

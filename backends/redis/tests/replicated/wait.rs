@@ -1,0 +1,37 @@
+//! `?wait=1`: a grant or renewal counts once a replica has it.
+
+use std::time::Duration;
+
+use distlock_core::{Error, Kind, Outcome, Why};
+use distlock_testkit::servers::Sentinels;
+
+use crate::kit::*;
+
+pub(crate) const TRIALS: Trials =
+    &[("wait_makes_a_grant_and_a_renewal_count_only_at_a_replica", || play(confirmed()))];
+
+async fn confirmed() -> Result<(), Error> {
+    let set = Sentinels::start().await?;
+    let a = connect(&sentinel_url(&set, "quarantine=off&wait=1")).await?;
+    let b = connect(&sentinel_url(&set, "quarantine=off")).await?;
+    let ttl = Duration::from_secs(3);
+    let held = take(&a, "held", ttl).await?;
+    let first = held.remaining();
+    until("a renewal", async || held.remaining() > first - ttl / 6 && held.check().is_ok()).await;
+
+    set.cut_replicas().await?;
+    let e = a.lock("new").ttl(ttl).try_acquire().await.expect_err("no replica has it");
+    assert!(e.to_string().contains("0 of 1 replicas confirmed"), "{e}");
+    assert!(e.kind() == Kind::Unreachable && e.outcome() == Outcome::Unknown, "{e:?}");
+    assert!(e.hint().is_some_and(|h| h.contains("?wait=")), "{e:?}");
+    // What the primary had granted is taken back, and does not lie about until its TTL ends.
+    let start = now();
+    until("nothing left", async || b.show("new").await.is_ok_and(|l| l.is_none())).await;
+    assert!(now().since(start) < ttl / 2, "it ran out instead of being cancelled");
+    let lost = within(ttl, "word that no renewal counted", held.lost()).await;
+    assert_eq!(lost.why, Why::Expired, "{lost}");
+
+    set.heal().await?;
+    let again = take_in_the_end(&a, "new", ttl).await;
+    give_back(again).await
+}
