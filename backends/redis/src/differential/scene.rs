@@ -1,6 +1,7 @@
 //! A real server, the scripts in held time, and ears on two channels.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use distlock_core::FullName;
 use distlock_core::state::LockState;
@@ -15,6 +16,9 @@ use crate::scripts::{SCRIPTS, Scripts, Source};
 
 /// The scripts in held time.
 static HELD: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(Source::Key));
+
+/// How long a message may take that was sent.
+const SOON: Duration = Duration::from_secs(10);
 
 /// The channels that somebody listens to.
 pub(super) const HEARD: [&str; 2] = ["via-1", "via-2"];
@@ -99,13 +103,14 @@ pub(super) struct Ears(Connection);
 impl Ears {
     fn new(client: &Client) -> Self {
         let mut link = client.get_connection().unwrap();
+        link.set_read_timeout(Some(SOON)).unwrap();
         for channel in HEARD {
             redis::cmd("SUBSCRIBE").arg(channel).exec(&mut link).unwrap();
         }
         Self(link)
     }
 
-    /// The next message; blocks until it comes.
+    /// The next message; a message that does not come soon does not come.
     pub(super) fn next(&mut self) -> Vec<u8> {
         match self.0.recv_response().unwrap() {
             Value::Array(parts) => match parts.last() {

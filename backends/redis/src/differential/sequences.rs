@@ -90,7 +90,7 @@ fn the_scripts_answer_as_the_specification_does() {
     let config = Config {
         cases: CASES,
         failure_persistence: None,
-        max_shrink_time: 2_000,
+        max_shrink_time: 10_000,
         ..Config::default()
     };
     let steps = vec((some_move(), millis()), 1..STEPS);
