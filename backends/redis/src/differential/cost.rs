@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use distlock_core::seam::Ask;
 use distlock_core::state::Reply;
-use distlock_core::{Clock, FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId};
+use distlock_core::{FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId};
 
 use super::scene::Scene;
 use crate::keys::Keys;
@@ -77,40 +77,4 @@ async fn a_line_of_ten_thousand_is_handed_over_as_cheaply_as_one_of_ten() {
     let many = hand_over(&mut scene, 10_000).await;
     println!("hand-over: {few} us with 10 in line, {many} us with 10,000");
     assert!(many < 2 * few, "{many} us with 10,000 in line, {few} us with 10");
-}
-
-/// Prints what the usual cases cost: `cargo test -p distlock-redis usual -- --ignored --nocapture`.
-#[tokio::test]
-#[ignore = "prints figures, judges nothing"]
-async fn the_usual_cases() {
-    let mut scene = Scene::new().await;
-    let mut best = [f64::MAX; 3];
-    for _ in 0..30 {
-        let asks: Vec<Ask> = (0..256).map(|i| ask(&format!("lock {i}"))).collect();
-        let keys: Vec<Keys> = asks.iter().map(|a| Keys::of(&a.lock)).collect();
-        let take =
-            asks.iter().zip(&keys).map(|(a, k)| moves::acquire(k, a, None, "via-1", &Counted::All));
-        let keep = asks.iter().zip(&keys).map(|(a, k)| (k.clone(), a.req, TTL)).collect::<Vec<_>>();
-        let give = asks.iter().zip(&keys).map(|(a, k)| moves::release(k, &a.req, &Counted::All));
-        let moves =
-            [take.collect::<Vec<_>>(), vec![moves::renew(&keep, &Counted::All)], give.collect()];
-        for (slot, calls) in best.iter_mut().zip(moves) {
-            let before = scene.spent().await;
-            scene.send(&calls).await;
-            *slot = slot.min((scene.spent().await - before) as f64 / 256.0);
-        }
-    }
-    let due: Vec<_> = (0..50_000).map(|i| ask(&format!("lock {i}"))).collect();
-    let due: Vec<_> = due.iter().map(|a| (Keys::of(&a.lock), a.req, TTL)).collect();
-    let (clock, mut bytes) = (Clock::system(), 0);
-    let before = clock.now();
-    for some in due.chunks(moves::BATCH) {
-        bytes += moves::renew(some, &Counted::All).by_sha().get_packed_command().len();
-    }
-    let took = clock.now().since(before);
-    println!("client: 50,000 renewals are {bytes} bytes, written in {took:?}");
-    println!(
-        "server: acquire {:.2} us, renew {:.2} us, release {:.2} us",
-        best[0], best[1], best[2]
-    );
 }
