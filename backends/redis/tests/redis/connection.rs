@@ -6,13 +6,11 @@ use distlock_core::{Clock, Locks};
 use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{Redis, Server, raw};
 use futures_util::future::join_all;
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 
+use crate::forgetful::Forgetful;
 use crate::kit::{
-    Named, client, client_at, give_back, line_of, ms, ours, run, said, soon, take, take_for, task,
-    until, waiter, within,
+    Named, client, client_at, give_back, line_of, ms, ours, run, said, soon, take, take_for, until,
+    waiter, within,
 };
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -146,38 +144,6 @@ fn flushed() {
             locks.close().await;
         }
     });
-}
-
-/// A way to a server on which connections fall silent, as when a firewall forgets them: all that
-/// exist when it is told so, but none that comes later.
-struct Forgetful {
-    addr: std::net::SocketAddr,
-    forgets: watch::Sender<u32>,
-}
-
-impl Forgetful {
-    async fn to(server: std::net::SocketAddr) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let (addr, forgets) = (listener.local_addr().unwrap(), watch::Sender::new(0));
-        let watching = forgets.clone();
-        task(async move {
-            while let Ok((mut client, _)) = listener.accept().await {
-                let mut watch = watching.subscribe();
-                task(async move {
-                    let mut server = TcpStream::connect(server).await.unwrap();
-                    tokio::select! {
-                        _ = copy_bidirectional(&mut client, &mut server) => {}
-                        _ = watch.changed() => std::future::pending::<()>().await,
-                    }
-                });
-            }
-        });
-        Self { addr, forgets }
-    }
-
-    fn forget(&self) {
-        self.forgets.send_modify(|n| *n += 1);
-    }
 }
 
 fn silent_connection() {

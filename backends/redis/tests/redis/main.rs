@@ -7,6 +7,7 @@ mod child;
 mod connection;
 mod crash;
 mod errors;
+mod forgetful;
 mod full;
 mod interop;
 mod kit;
