@@ -19,6 +19,9 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 /// How often sentinels are asked whether the primary has moved although it still answers us.
 const WATCH: Duration = Duration::from_secs(1);
 
+/// A shorter silence says nothing about a connection: a busy machine leaves a thread waiting as long.
+const SILENCE: Duration = Duration::from_millis(400);
+
 /// What all connections of one store share.
 pub(crate) struct Shared {
     pub(crate) entry: Entry,
@@ -256,7 +259,8 @@ impl Node {
     /// Takes note of a call that has waited so long, since `sent`: a connection on which nothing
     /// else was heard either is of no more use.
     pub(crate) fn suspect(self: &Arc<Self>, sent: BootInstant, waited: Duration) {
-        if let Some(link) = self.current()
+        if waited >= SILENCE
+            && let Some(link) = self.current()
             && link.wire.heard() < sent
         {
             self.judge(&link, &Fault::Silent(waited));

@@ -13,6 +13,10 @@ use crate::link::Link;
 use crate::node::Node;
 use crate::trouble;
 
+/// The least time for a call on which leases depend: with a short TTL a quarter of it is less than a
+/// first call takes, which may have to connect and to send a script's text.
+const LEAST: Duration = Duration::from_millis(250);
+
 /// The servers of one store.
 pub(crate) enum Router {
     /// One primary keeps all locks.
@@ -61,7 +65,7 @@ impl Router {
         within: Duration,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let sent = clock.now();
+        let (sent, within) = (clock.now(), within.max(LEAST));
         if let Some(answer) = clock.timeout(within, call).await {
             return answer;
         }

@@ -179,12 +179,16 @@ pub async fn renewing_never_brings_back(site: &Site) {
 pub async fn an_unheard_waiter_is_dropped(site: &Site) {
     let (a, name) = (site.client().await, site.name());
     let held = take(&a, &name).await;
-    for silent in 1..=5 {
+    // Connected before: all five must stand in line before the first of them is dropped.
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        clients.push(site.client().await);
+    }
+    for (b, silent) in clients.iter().zip(1..) {
         let ask = ask(site, &name, site.ttl(), Patience::Forever);
-        let b = site.client().await;
         // In line, and then forgotten, without the abandon that the seam asks for.
         tokio::select! {
-            grant = granted(&b, &ask) => panic!("it is held, but {grant:?}"),
+            grant = granted(b, &ask) => panic!("it is held, but {grant:?}"),
             () = line_of(&a, &name, silent) => {}
         }
     }
