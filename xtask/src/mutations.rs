@@ -130,8 +130,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a renewal after the deadline brings the guard back",
         file: "crates/distlock-core/src/hold.rs",
-        old: "        if self.check(Duration::ZERO).is_ok() {\n            self.deadline",
-        new: "        if true {\n            self.deadline",
+        old: "        if self.check(Duration::ZERO).is_ok() {\n            self.cut",
+        new: "        if true {\n            self.cut",
         package: "distlock-core",
         target: "--lib",
         test: "a_renewal_acknowledged_after_the_deadline_does_not_bring_a_hold_back",
