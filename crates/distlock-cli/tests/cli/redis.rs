@@ -91,3 +91,17 @@ fn who_does_not_wait_for_a_quorum_is_not_told_that_it_waits() {
     let quiet = scene.run(&["run", "-n", "-E", "0", "--url", &url, "lock", "--", "true"]);
     assert!(quiet.code == 0 && quiet.err.is_empty(), "{quiet:?}");
 }
+
+#[test]
+fn a_check_names_the_nodes_that_refuse_us() {
+    let host = Host::new();
+    let good = [host.start(Redis::new()), host.start(Redis::new())];
+    let locked = host.start(Redis::new().password("right"));
+    let (a, b, c) = (good[0].addr(), good[1].addr(), locked.addr());
+    let nodes = format!("node=redis://{a}&node=redis://{b}&node=redis://:secret@{c}");
+    let url = format!("redlock:?quarantine=off&node_timeout=1s&{nodes}");
+    let done = Scene::memory().run(&["check", "--url", &url]);
+    assert!(done.code == 0 && done.out.contains("works"), "{done:?}");
+    assert!(done.err.contains(&c.to_string()) && done.err.contains("WRONGPASS"), "{done:?}");
+    assert!(!done.err.contains("secret"), "{done:?}");
+}
