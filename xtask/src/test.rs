@@ -48,8 +48,8 @@ const CLIPPY: [&str; 7] =
     ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
 
 /// The examples, each run on a default store of its own.
-const EXAMPLES: [&str; 7] =
-    ["hello", "timed_wait", "lost_lock", "nightly", "stock", "reentrant", "hand_over"];
+const EXAMPLES: [&str; 8] =
+    ["hello", "timed_wait", "lost_lock", "nightly", "stock", "reentrant", "hand_over", "redis"];
 
 fn run_example(name: &str) -> Result<Command, String> {
     let mut command = cargo(&["run", "--quiet", "--package", "distlock", "--example", name]);

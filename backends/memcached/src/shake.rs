@@ -32,9 +32,9 @@ pub(crate) async fn connect(address: &str, clock: &Clock) -> Result<TcpStream, E
     let mut stream = connected.map_err(errors::unreachable)?;
     let _ = stream.set_nodelay(true);
     let answer = clock.timeout(CONNECT, greet(&mut stream)).await;
+    let answer = answer.unwrap_or_else(|| Err(errors::late(CONNECT)));
     // Nothing was asked for yet, so nothing can have been applied.
-    let answer = answer.unwrap_or_else(|| Err(errors::late(CONNECT)))?;
-    judge(&answer)?;
+    answer.and_then(|answer| judge(&answer)).map_err(Error::not_applied)?;
     Ok(stream)
 }
 

@@ -18,6 +18,9 @@ const PORT: u16 = 6379;
 /// The port of a sentinel when none is named.
 const SENTINEL_PORT: u16 = 26379;
 
+/// How a certificate begins.
+const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
 /// Where one server is.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Address {
@@ -117,5 +120,11 @@ fn certificates(files: &Tls) -> Result<TlsCertificates, Error> {
         _ => None,
     };
     let root_cert = files.ca.as_deref().map(read).transpose()?;
+    // Without this, no authority at all would be trusted, and the server be blamed for it.
+    if root_cert.as_ref().is_some_and(|ca| !ca.windows(PEM.len()).any(|part| part == PEM)) {
+        let ca = files.ca.as_deref().unwrap_or(Path::new("")).display();
+        return Err(Error::new(Kind::Usage, format!("{ca} holds no certificate"))
+            .with_hint("ca names a file of certificates in PEM form"));
+    }
     Ok(TlsCertificates { client_tls, root_cert })
 }

@@ -89,7 +89,10 @@ async fn find(watched: &Arc<Watched>, clock: &Clock, timeout: Duration) -> Resul
     let e = Error::new(Kind::Unreachable, "no sentinel answers").store(site);
     let e = e.with_hint("see whether the sentinels run; their usual port is 26379");
     Err(match trouble {
-        Some(why) if why.kind() == Kind::Credentials => why,
+        Some(why) if why.kind() == Kind::Credentials => why.with_hint(
+            "these are the sentinels, which have a password of their own: ?sentinel_password=…; \
+             the login before the hosts is that of the redis servers",
+        ),
         Some(why) => e.because(why),
         None => e,
     })

@@ -23,12 +23,12 @@ pub enum Kind {
 const CLOCK: &str = "Leases run on the server's wall clock: when somebody steps it forward, a lock \
                      can pass on before its holder knows; the fence still refuses the older one.";
 const FLUSH: &str = "FLUSHALL and keys deleted by hand are found out at the next renewal only.";
-const RESTART: &str = "After a restart that may have lost locks nothing is granted for max_ttl \
-                       (30s), unless the server has appendfsync always.";
+const RESTART: &str = "After a restart that may have lost locks nothing is granted for max_ttl, \
+                       the longest TTL, unless the server has appendfsync always.";
 const RESTART_OFF: &str = "The quarantine is off: after a restart without durable data two holders \
                            are possible for up to a TTL.";
 const FAILOVER: &str = "Replication is asynchronous, so a promoted replica may lack the latest \
-                        locks: nothing is granted for max_ttl (30s) after a failover. A primary \
+                        locks: nothing is granted for max_ttl after a failover. A primary \
                         that is cut off with its clients must be kept from granting by \
                         min-replicas-to-write 1.";
 const FAILOVER_OFF: &str = "The quarantine is off: a promoted replica may lack the latest locks, \

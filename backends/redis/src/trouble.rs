@@ -7,8 +7,8 @@ use crate::address::Address;
 
 /// What the account needs, for an error about permissions.
 const RIGHTS: &str = "grant the account: ~dl:* &dl:* (rl:* for redlock) +@connection +@scripting +@pubsub +@string +@hash \
-                      +@sortedset +@keyspace +info +time; with algorithm=plain also the keys that are \
-                      the locks' names";
+                      +@sortedset +@keyspace +info +time +config|get, in a cluster +cluster|slots; with \
+                      algorithm=plain also the keys that are the locks' names";
 
 /// A connection that did not come about. Nothing was asked for yet.
 pub(crate) fn opening(e: &RedisError, address: &Address) -> Error {

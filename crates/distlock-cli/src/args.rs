@@ -40,8 +40,9 @@ pub(crate) struct Args {
 /// What every verb takes, before or after it.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Everywhere {
-    /// The store: sqlite:PATH, file:DIR, memcached://HOST [default: $DISTLOCK_URL, $DISTLOCK_URL_FILE, or SQLite
-    /// in the user's state directory]
+    /// The store: sqlite:PATH, file:DIR, redis://HOST, rediss://HOST, redis+unix:SOCKET,
+    /// redis+sentinel://S1,S2,S3/NAME, redis+cluster://HOSTS, redlock://H1,H2,H3, memcached://HOST
+    /// [default: $DISTLOCK_URL, $DISTLOCK_URL_FILE, or SQLite in the user's state directory]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     pub(crate) url: Option<String>,
     /// Keeps these locks apart from others' on the same store [env: DISTLOCK_NAMESPACE]
@@ -261,8 +262,9 @@ pub(crate) struct Break {
 /// `distlock check`
 #[derive(ClapArgs, Debug)]
 #[command(after_help = "\
-Example:
-  distlock check --url sqlite:/var/lib/app/locks.db    does it work, how fast, what does it promise")]
+Examples:
+  distlock check --url sqlite:/var/lib/app/locks.db    does it work, how fast, what does it promise
+  distlock check --url redis://127.0.0.1:6379          it waits while the server is in quarantine")]
 pub(crate) struct Check {}
 
 /// `distlock completions`

@@ -18,9 +18,16 @@ pub(crate) struct Printer {
 impl Printer {
     pub(crate) fn new(args: &Everywhere) -> Self {
         if args.verbose > 0 {
-            trace(args.verbose);
+            trace(if args.verbose > 1 { "distlock=trace" } else { "distlock=debug" });
         }
         Self { json: args.json, quiet: args.quiet }
+    }
+
+    /// Shows what the library warns of, also without `-v`.
+    pub(crate) fn warnings(self) {
+        if !self.quiet {
+            trace("distlock=warn");
+        }
     }
 
     /// A line of data.
@@ -83,8 +90,8 @@ fn unwritten(e: io::Error) -> Failure {
     }
 }
 
-fn trace(level: u8) {
-    let filter = if level > 1 { "distlock=trace" } else { "distlock=debug" };
+/// The first filter stays.
+fn trace(filter: &str) {
     let colour =
         io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let _ = tracing_subscriber::fmt()

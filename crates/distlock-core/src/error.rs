@@ -113,6 +113,13 @@ impl Error {
         self
     }
 
+    /// Says that the request took no effect: it was never sent.
+    #[must_use]
+    pub fn not_applied(mut self) -> Self {
+        self.0.outcome = Outcome::NotApplied;
+        self
+    }
+
     /// Says that the request took effect all the same.
     #[must_use]
     pub fn applied(mut self) -> Self {

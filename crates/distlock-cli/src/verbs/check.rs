@@ -14,6 +14,8 @@ use crate::{store, wait};
 /// The verb.
 pub(crate) async fn check(all: &Everywhere, printer: Printer) -> Outcome {
     store::note_default(all, printer);
+    // A quorum works while a minority of its nodes refuses us; who checks wants to know.
+    printer.warnings();
     let clock = Clock::system();
     let began = clock.now();
     let locks = store::connect(all).await?;

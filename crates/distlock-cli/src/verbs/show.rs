@@ -29,7 +29,13 @@ fn text(lock: &LockInfo) -> String {
     let name = plain(lock.lock.name.as_str());
     let mut lines = Vec::new();
     for hold in &lock.holds {
-        lines.push(format!("{name} is {} by {}", state(hold), hold.holder));
+        // An operator revoked it, not who holds it.
+        let by = match (hold.revoked, hold.lingering) {
+            (true, _) => ", still held by",
+            (false, true) => " after",
+            (false, false) => " by",
+        };
+        lines.push(format!("{name} is {}{by} {}", state(hold), hold.holder));
     }
     if lock.holds.is_empty() {
         lines.push(format!("{name} is free"));

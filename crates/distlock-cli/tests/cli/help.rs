@@ -24,6 +24,11 @@ fn the_help_of_every_verb_has_an_example() {
     for word in ["DISTLOCK_URL_FILE", "75", "124", "age_seconds"] {
         assert!(all.out.contains(word), "{word}");
     }
+    for store in distlock::stores() {
+        let scheme = store.url.split(':').next().unwrap();
+        // One that lives in the process is of no use to a command.
+        assert!(scheme == "memory" || all.out.contains(&format!("{scheme}:")), "{scheme}");
+    }
     for verb in VERBS {
         assert!(all.out.contains(&format!("  {verb} ")), "{verb}");
         let help = scene.run(&[verb, "--help"]);

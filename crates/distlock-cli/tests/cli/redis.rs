@@ -77,3 +77,31 @@ fn the_quarantine_is_announced_while_it_lasts() {
     let checked = scene.run(&["check", "--url", &format!("redis://{}?max_ttl=4s", server.addr())]);
     assert!(checked.code == 0 && told(&checked), "{checked:?}");
 }
+
+#[test]
+fn who_does_not_wait_for_a_quorum_is_not_told_that_it_waits() {
+    let host = Host::new();
+    let servers: Vec<Server> = (0..3).map(|_| host.start(Redis::new())).collect();
+    let hosts: Vec<String> = servers.iter().map(|s| s.addr().to_string()).collect();
+    let url = format!("redlock://{}", hosts.join(","));
+    let scene = Scene::memory();
+    let hasty = scene.run(&["run", "-n", "--url", &url, "lock", "--", "true"]);
+    assert!(hasty.code == 75 && hasty.err.contains("granting in"), "{hasty:?}");
+    assert!(!hasty.err.contains("waiting"), "{hasty:?}");
+    let quiet = scene.run(&["run", "-n", "-E", "0", "--url", &url, "lock", "--", "true"]);
+    assert!(quiet.code == 0 && quiet.err.is_empty(), "{quiet:?}");
+}
+
+#[test]
+fn a_check_names_the_nodes_that_refuse_us() {
+    let host = Host::new();
+    let good = [host.start(Redis::new()), host.start(Redis::new())];
+    let locked = host.start(Redis::new().password("right"));
+    let (a, b, c) = (good[0].addr(), good[1].addr(), locked.addr());
+    let nodes = format!("node=redis://{a}&node=redis://{b}&node=redis://:secret@{c}");
+    let url = format!("redlock:?quarantine=off&node_timeout=1s&{nodes}");
+    let done = Scene::memory().run(&["check", "--url", &url]);
+    assert!(done.code == 0 && done.out.contains("works"), "{done:?}");
+    assert!(done.err.contains(&c.to_string()) && done.err.contains("WRONGPASS"), "{done:?}");
+    assert!(!done.err.contains("secret"), "{done:?}");
+}

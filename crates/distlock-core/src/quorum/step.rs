@@ -352,9 +352,11 @@ impl NodeState {
         u32::try_from(others).unwrap_or(u32::MAX)
     }
 
+    /// How many wait before a request. Not the holder, whose own place stays for a while.
     fn ahead(&self, req: &ReqId) -> u32 {
-        let ahead = self.line.iter().take_while(|w| w.who.req != *req).count();
-        u32::try_from(ahead).unwrap_or(u32::MAX)
+        let holds = |r: &ReqId| self.hold.as_ref().is_some_and(|h| h.who.req == *r);
+        let ahead = self.line.iter().take_while(|w| w.who.req != *req);
+        u32::try_from(ahead.filter(|w| !holds(&w.who.req)).count()).unwrap_or(u32::MAX)
     }
 
     fn standing(&self, now: Micros) -> Standing {

@@ -94,7 +94,8 @@ impl<N: QuorumNode> Inner<N> {
             if tally.spent() > 0 && tally.spent() + tally.granted() >= self.majority {
                 return Err(spent());
             }
-            let again = self.learn(&ask, &mut wait, &tally, seen);
+            // Who does not wait has nothing to be told meanwhile: the answer says it all.
+            let again = self.learn(&ask, &mut wait, &tally, seen.filter(|_| patient));
             let now = self.clock().now();
             if tally.answered() < self.majority {
                 let keeps_place = patient && now.since(wait.heard) < wait.place.wait;

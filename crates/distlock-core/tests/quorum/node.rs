@@ -147,6 +147,22 @@ fn a_write_back_needs_the_very_ownership() {
 }
 
 #[test]
+fn the_holder_is_not_ahead_of_those_who_wait_for_it() {
+    let (mut desk, first, second) = (Desk::new(), ask(), ask());
+    let at = desk.at;
+    // It had a place to wait at, in case that it is not granted elsewhere.
+    let place = desk.place(at, false);
+    assert!(matches!(desk.bid(&ask(), 1, 1, place), Vote::Granted { .. }));
+    for (who, ticket, expected) in [(&first, at + 1, 0), (&second, at + 2, 1)] {
+        let place = desk.place(ticket, false);
+        let Vote::Busy { standing, queued: true } = desk.bid(who, 1, 1, place) else {
+            panic!("it is held")
+        };
+        assert_eq!(standing.ahead, Some(expected));
+    }
+}
+
+#[test]
 fn nobody_passes_a_lower_ticket_that_is_backed() {
     let (mut desk, held) = (Desk::new(), ask());
     let (early, late) = (ask(), ask());
