@@ -22,7 +22,7 @@ static CAPABILITY: Capability = Capability {
     ttl_step: Duration::from_secs(1),
     restart: Survives::TwoHolders,
     failover: Survives::NotApplicable,
-    partition: Survives::Yes,
+    partition: Survives::Ends,
     order: Order::None,
     reentry: Reentry::Client,
     shared: false,

@@ -23,7 +23,7 @@ use crate::router::Router;
 use crate::store::Redis;
 
 /// The schemes of the redis stores.
-pub const SCHEMES: [&str; 9] = [
+pub const SCHEMES: [&str; 16] = [
     "redis",
     "rediss",
     "redis+unix",
@@ -31,6 +31,13 @@ pub const SCHEMES: [&str; 9] = [
     "rediss+sentinel",
     "redis+cluster",
     "rediss+cluster",
+    "valkey",
+    "valkeys",
+    "valkey+unix",
+    "valkey+sentinel",
+    "valkeys+sentinel",
+    "valkey+cluster",
+    "valkeys+cluster",
     "redlock",
     "redlocks",
 ];
@@ -68,6 +75,10 @@ pub(crate) struct Target {
 impl Target {
     /// Reads a URL.
     pub(crate) fn of(mut url: StoreUrl) -> Result<Self, Error> {
+        // The same protocol under another name.
+        if let Some(rest) = url.scheme.strip_prefix("valkey") {
+            url.scheme = format!("redis{rest}");
+        }
         let options = RedisOptions::take_from(&mut url)?;
         let db_of_query = url.take("db");
         url.finish(&[&RedisOptions::KEYS[..], &["db", "namespace", "require"]].concat())?;
@@ -203,6 +214,7 @@ mod tests {
             ("redis+unix:/run/r.sock?db=4", Kind::Single, "/run/r.sock", 4),
             ("redis+sentinel://a,b:2/main/5", Kind::Sentinel, "a:26379", 5),
             ("redis+cluster://a,b", Kind::Cluster, "a:6379", 0),
+            ("valkeys+cluster://a", Kind::Cluster, "a:6379", 0),
         ];
         for (url, kind, host, db) in good {
             let target = target(url).unwrap_or_else(|e| panic!("{url}: {e:?}"));
