@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         undo::s24_a_failed_acquire_leaves_nothing,
         undo::s24_stragglers_of_an_early_win_are_given_back,
         undo::a_slow_majority_eats_the_validity,
+        undo::a_silent_connection_is_made_anew,
         undo::sixteen_contenders_finish,
         restart::s25_a_node_restarted_empty_lets_nobody_in,
         restart::without_the_quarantine_it_would,
