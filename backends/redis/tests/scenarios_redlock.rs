@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         entry::tls_nodes_are_entered,
         foreign::classic_clients_and_we_exclude_each_other,
         foreign::a_foreign_minority_stops_nobody,
+        foreign::a_name_among_our_own_keys_is_refused,
         crash::a_kill_leaves_no_key_without_an_end,
     }
     libtest_mimic::run(&args, trials).exit_code()
