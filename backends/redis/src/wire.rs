@@ -77,22 +77,30 @@ struct Calls {
     heard: AtomicU64,
     /// No answer came for too long.
     stuck: CancellationToken,
+    /// Somebody waits in place of callers that gave up.
+    probed: AtomicBool,
 }
 
 /// One call under way.
-struct UnderWay<'a>(&'a Calls);
+struct UnderWay<'a> {
+    wire: &'a Wire,
+    ended: bool,
+}
 
 impl<'a> UnderWay<'a> {
-    fn new(calls: &'a Calls) -> Self {
-        calls.under_way.fetch_add(1, Ordering::AcqRel);
-        Self(calls)
+    fn new(wire: &'a Wire) -> Self {
+        wire.calls.under_way.fetch_add(1, Ordering::AcqRel);
+        Self { wire, ended: false }
     }
 }
 
 impl Drop for UnderWay<'_> {
     /// Answered, failed, or nobody waits for it any more.
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
+        self.wire.calls.under_way.fetch_sub(1, Ordering::AcqRel);
+        if !self.ended {
+            self.wire.probe();
+        }
     }
 }
 
@@ -208,15 +216,41 @@ impl Wire {
         &self,
         call: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, Fault> {
-        let _under_way = UnderWay::new(&self.calls);
-        tokio::select! {
+        let mut under_way = UnderWay::new(self);
+        let answer = tokio::select! {
             biased;
             answer = call => {
                 self.calls.heard.fetch_max(self.clock.now().as_nanos(), Ordering::AcqRel);
                 answer.map_err(Fault::Redis)
             }
             () = self.calls.stuck.cancelled() => Err(Fault::Silent(self.timeout)),
+        };
+        under_way.ended = true;
+        answer
+    }
+
+    /// Waits for an answer in place of a caller that gave up, one at a time. A quorum gives a call
+    /// far less time than a connection has: with nobody left to wait, one that swallows everything
+    /// would never be found stuck.
+    fn probe(&self) {
+        if self.is_over() || self.calls.probed.swap(true, Ordering::AcqRel) {
+            return;
         }
+        let (calls, clock) = (self.calls.clone(), self.clock.clone());
+        let mut connection = self.connection.clone();
+        engine::spawn(async move {
+            calls.under_way.fetch_add(1, Ordering::AcqRel);
+            let ping = redis::cmd("PING");
+            tokio::select! {
+                biased;
+                _ = connection.send_packed_command(&ping) => {
+                    calls.heard.fetch_max(clock.now().as_nanos(), Ordering::AcqRel);
+                }
+                () = calls.stuck.cancelled() => {}
+            }
+            calls.under_way.fetch_sub(1, Ordering::AcqRel);
+            calls.probed.store(false, Ordering::Release);
+        });
     }
 }
 

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         undo::s24_a_failed_acquire_leaves_nothing,
         undo::s24_stragglers_of_an_early_win_are_given_back,
         undo::a_slow_majority_eats_the_validity,
+        undo::a_silent_connection_is_made_anew,
         undo::sixteen_contenders_finish,
         restart::s25_a_node_restarted_empty_lets_nobody_in,
         restart::without_the_quarantine_it_would,
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         entry::tls_nodes_are_entered,
         foreign::classic_clients_and_we_exclude_each_other,
         foreign::a_foreign_minority_stops_nobody,
+        foreign::a_name_among_our_own_keys_is_refused,
         crash::a_kill_leaves_no_key_without_an_end,
     }
     libtest_mimic::run(&args, trials).exit_code()

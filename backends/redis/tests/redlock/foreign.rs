@@ -80,3 +80,13 @@ pub(crate) async fn a_foreign_minority_stops_nobody() {
         assert_eq!(left.int(), Some(0), "a refused attempt left its key at {}", server.addr());
     }
 }
+
+/// A name that cannot be a key is the caller's to mend, and leaves nothing to be told to nodes.
+pub(crate) async fn a_name_among_our_own_keys_is_refused() {
+    let nodes = Nodes::start(3).await.unwrap();
+    let a = nodes.client(&format!("{LAWS}&algorithm=plain")).await;
+    let e = a.lock("dl:x").ttl(TTL).try_acquire().await.expect_err("refused");
+    assert_eq!(e.kind(), distlock_core::Kind::Usage, "{e}");
+    assert!(e.hint().is_some_and(|h| h.contains("dl:")), "{e:?}");
+    give_back(take(&a, "x", TTL).await).await;
+}

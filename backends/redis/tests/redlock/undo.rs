@@ -90,6 +90,22 @@ pub(crate) async fn a_slow_majority_eats_the_validity() {
     }
 }
 
+/// A connection that swallows everything is given up although no call waits long for its answer.
+pub(crate) async fn a_silent_connection_is_made_anew() {
+    let (_nodes, proxies) = behind_proxies(3).await;
+    let options = "quarantine=off&max_ttl=1h&node_timeout=20ms&timeout=400ms";
+    let a = connect(&url(proxies.iter().map(Proxy::addr), options)).await.unwrap();
+    let before = proxies[2].accepted();
+    proxies[2].cut_both();
+    until("it is connected to again", async || {
+        if let Ok(Ok(guard)) = a.lock("x").ttl(LONG).try_acquire().await {
+            let _ = guard.release().await;
+        }
+        proxies[2].accepted() > before
+    })
+    .await;
+}
+
 pub(crate) async fn sixteen_contenders_finish() {
     let nodes = Nodes::start(5).await.unwrap();
     let mut tasks = Vec::new();

@@ -257,6 +257,10 @@ impl<N: QuorumNode> Inner<N> {
 
     /// Too few nodes answered to say anything.
     pub(super) fn unheard(&self, tally: &Tally) -> Error {
+        // What the caller must mend is no matter of reaching anybody.
+        if let Some(e) = tally.trouble.as_ref().filter(|e| e.kind() == Kind::Usage) {
+            return e.clone().store(&self.site);
+        }
         let (answered, all) = (tally.answered(), self.nodes.len());
         let e = Error::new(Kind::Unreachable, format!("{answered} of {all} nodes answered"))
             .store(&self.site)

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::Node;
 use super::node::{QuorumNode, Round};
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -16,6 +17,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 /// On top of the TTL: a request under way may start its lease this much later.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
+/// A node is owed this much at most: what it is not told of ends there by its lease, and a dead
+/// node must not cost more memory the busier its client is.
+const MOST: usize = 16 * 1024;
 
 /// What a node is told to end a request, or a round of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +68,7 @@ impl Debts {
     /// Notes a debt that is void after a moment; true when the caller is to start paying.
     pub(super) fn owe(&self, key: Key, ending: Ending, until: BootInstant) -> bool {
         let mut owed = self.lock();
-        if owed.closed {
+        if owed.closed || (owed.owed.len() >= MOST && !owed.owed.contains_key(&key)) {
             return false;
         }
         owed.owed
@@ -100,19 +104,24 @@ impl Debts {
         }
     }
 
-    /// Pays until nothing is owed.
-    pub(super) async fn pay<N: QuorumNode>(&self, node: &N, bound: Duration) {
-        let clock = node.clock();
+    /// Pays what a node is owed until nothing is.
+    pub(super) async fn pay<N: QuorumNode>(node: &Node<N>, bound: Duration) {
+        let (debts, clock) = (&node.debts, node.node.clock());
         let mut wait = FIRST_RETRY;
         loop {
-            let open = self.open(clock.now());
+            let open = debts.open(clock.now());
             if open.is_empty() {
                 return;
             }
             let mut told = true;
             for (key, ending) in open {
-                match clock.timeout(bound, ending.tell(node, &key)).await {
-                    Some(Ok(())) => self.paid(&key, ending),
+                match clock.timeout(bound, ending.tell(&node.node, &key)).await {
+                    Some(Ok(())) => {
+                        debts.paid(&key, ending);
+                        // Well again. Nobody else would find out, if the others always answer
+                        // before it does: then every end would be told to it twice.
+                        node.answered(true);
+                    }
                     // It does not answer: the rest would only wait as long again.
                     _ => {
                         told = false;

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Inner;
-use super::debts::{self, Ending};
+use super::debts::{self, Debts, Ending};
 use super::fan::Fan;
 use super::holds::Left;
 use super::node::{QuorumNode, Round};
@@ -136,7 +136,7 @@ impl<N: QuorumNode> Inner<N> {
         let node = &self.nodes[i];
         if node.debts.owe(key.clone(), ending, until) {
             let (node, bound) = (node.clone(), self.bound(debts::GRACE));
-            engine::spawn(async move { node.debts.pay(&node.node, bound).await });
+            engine::spawn(async move { Debts::pay(&node, bound).await });
         }
     }
 }

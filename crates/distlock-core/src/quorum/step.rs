@@ -73,7 +73,7 @@ impl NodeState {
             return vote;
         }
         let who = who(&bid.ask, via);
-        let waited_for = !self.line.is_empty();
+        let waited_for = self.hold.as_ref().is_some_and(|h| self.waiters(&h.who.req) > 0);
         let queued = self.take_place(&who, bid.place, now, rules);
         if !self.admits(&req) {
             if queued && !waited_for {
@@ -352,11 +352,12 @@ impl NodeState {
         u32::try_from(others).unwrap_or(u32::MAX)
     }
 
-    /// How many wait before a request. Not the holder, whose own place stays for a while.
+    /// How many are before it; not the holder, whose place stays until it gives back.
     fn ahead(&self, req: &ReqId) -> u32 {
-        let holds = |r: &ReqId| self.hold.as_ref().is_some_and(|h| h.who.req == *r);
-        let ahead = self.line.iter().take_while(|w| w.who.req != *req);
-        u32::try_from(ahead.filter(|w| !holds(&w.who.req)).count()).unwrap_or(u32::MAX)
+        let holds = |w: &&NodeWaiter| self.hold.as_ref().is_some_and(|h| h.who.req == w.who.req);
+        let before = self.line.iter().take_while(|w| w.who.req != *req);
+        let ahead = before.filter(|w| !holds(w)).count();
+        u32::try_from(ahead).unwrap_or(u32::MAX)
     }
 
     fn standing(&self, now: Micros) -> Standing {

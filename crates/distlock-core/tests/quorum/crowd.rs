@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use distlock_core::quorum::Fault;
-use distlock_core::seam::{Attempt, Backend, Released};
-use distlock_core::{Clock, Locks};
+use distlock_core::seam::{Attempt, Backend, Event, Released};
+use distlock_core::{Clock, Locks, Standing};
 
-use crate::scene::{Scene, waiting};
+use crate::scene::{Scene, TTL, waiting};
 
 /// Answers that take a while at every node but the first: bids of several clients interleave.
 fn crossed(scene: &Scene) {
@@ -77,4 +77,26 @@ async fn the_ticket_decides_who_is_next() {
     scene.run(async { tokio::join!(one, two, release) }).await;
     assert_eq!(*order.lock().expect("unpoisoned"), [first.req, second.req]);
     assert!(scene.is_empty());
+}
+
+/// The holder came through the line and keeps its place there: that makes nobody second.
+#[tokio::test]
+async fn the_first_behind_a_holder_is_next_and_the_holder_is_told() {
+    let scene = Scene::of(3);
+    let (a, b) = (scene.client(), scene.client());
+    let mut news = a.events().expect("the first caller");
+    let held = waiting();
+    scene.lock(&a, &held).await;
+    let start = scene.clock.now();
+    scene.tick().await;
+    let seen = std::sync::Mutex::new(Vec::new());
+    let ask = waiting();
+    let watch = |s: &Standing| seen.lock().expect("unpoisoned").push(s.ahead);
+    let attempt = scene.run(b.acquire(&ask, Some(&watch))).await.expect("an answer");
+    assert!(matches!(attempt, Attempt::Granted(_)), "{attempt:?}");
+    assert_eq!(seen.into_inner().expect("unpoisoned").first(), Some(&Some(0)));
+    // Nobody gave back or renewed: the lease ran out, and the next in line knew when.
+    let waited = scene.clock.now().since(start);
+    assert!(waited <= TTL + Duration::from_millis(20), "asked only after {waited:?}");
+    assert_eq!(news.try_recv(), Ok(Event::Contended(held.key())));
 }

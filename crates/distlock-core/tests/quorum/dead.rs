@@ -116,3 +116,21 @@ async fn the_textbook_recipe_locks_by_majority_without_ordered_tokens() {
     let attempt = scene.run(b.acquire(&three, None)).await.expect("an answer");
     assert!(matches!(attempt, Attempt::Granted(_)), "{attempt:?}");
 }
+
+/// The last node to be looked at, so that the others make a majority before its answer counts.
+#[tokio::test]
+async fn a_node_that_answers_again_is_counted_on_again() {
+    let scene = Scene::of(3);
+    let client = scene.client();
+    scene.faults(&[Fault::None, Fault::None, Fault::Down]);
+    let one = ask();
+    scene.lock(&client, &one).await;
+    let _ = scene.run(client.release(&one.key(), None)).await.expect("an answer");
+    assert!(client.owes());
+    scene.faults(&[]);
+    scene.until("it has been told", || !client.owes()).await;
+    let two = ask();
+    scene.lock(&client, &two).await;
+    let _ = scene.run(client.release(&two.key(), None)).await.expect("an answer");
+    assert!(!client.owes(), "told once more in the background, like a dead one");
+}

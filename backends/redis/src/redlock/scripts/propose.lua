@@ -4,7 +4,7 @@ local function propose()
   if known then return known end
   local left = tonumber(ARGV[7])
   if left > 0 then return {3, now, left} end
-  local waited_for = queued > 0
+  local waited_for = hold and waiters(hold.req) > 0
   local in_line = take_place(req, who, tonumber(ARGV[11]), tonumber(ARGV[12]), ARGV[13] == '1', tonumber(ARGV[10]))
   if not admits(req) then
     if in_line and not waited_for and hold then tell('c', hold.req, hold.who) end

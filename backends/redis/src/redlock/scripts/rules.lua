@@ -167,6 +167,13 @@ local function waiters(but)
   return call('ZSCORE', H .. ':l', but) and queued - 1 or queued
 end
 
+-- How many are before it; not the holder, whose place stays until it gives back.
+local function ahead(req)
+  local mine = call('ZRANK', H .. ':l', req)
+  local his = hold and call('ZRANK', H .. ':l', hold.req)
+  return his and his < mine and mine - 1 or mine
+end
+
 -- Tells the head of the line, and the first that keeps others out if that is another one.
 local function call_next(by)
   if queued == 0 then return end
