@@ -95,7 +95,7 @@ impl Redis {
 
     /// Waits for the replicas that were asked for.
     async fn replicated(&self, link: &Link, ttl: Duration) -> Result<(), Error> {
-        replicas::wait(link, self.shared.options.replicas, ttl).await
+        replicas::wait(link, &self.shared, ttl).await
     }
 
     /// One call per group of locks that may share it, side by side; answers in order.
