@@ -23,6 +23,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("holders_and_waiters_outlive_killed_connections", killed_clients),
     ("scripts_that_were_flushed_are_sent_again", flushed),
     ("a_connection_that_fell_silent_is_given_up_before_the_locks_are", silent_connection),
+    ("a_crowd_at_a_silent_server_is_told_as_soon_as_one_alone", crowd),
     ("one_connection_carries_all_locks_and_waiters", one_connection),
     ("ten_thousand_names_leave_no_subscription", many_names),
 ];
@@ -192,6 +193,23 @@ fn silent_connection() {
             held.check().unwrap_or_else(|lost| panic!("the server is there: {lost}"));
             give_back(held).await;
         }
+    });
+}
+
+/// More than ask at once over one connection: the last of them waits no longer than the first.
+fn crowd() {
+    run(async {
+        let server = Redis::new().start().await.unwrap();
+        let locks = client(&server, "quarantine=off&timeout=1s").await;
+        server.pause();
+        let asks = (0..1000).map(|n| {
+            let lock = locks.lock(&format!("crowd-{n}"));
+            task(async move { lock.try_acquire().await })
+        });
+        // The connection is found stuck, and no other comes about: once for all of them.
+        let answers = within(ms(5000), "word for all", join_all(asks)).await;
+        assert!(answers.into_iter().all(|told| told.unwrap().is_err()));
+        server.resume();
     });
 }
 
