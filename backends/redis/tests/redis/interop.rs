@@ -68,6 +68,12 @@ fn theirs() {
         assert!(set(&server, "d", "v", "20000").await);
         assert_eq!(locks.force("d", None, Force::Revoke).await.unwrap(), Forced::Done);
         assert!(set(&server, "d", "w", "20000").await);
+        // Ours only when nobody can believe in it any more, however often it is broken.
+        let _held = take_for(&locks, "e", ms(20_000)).await;
+        for _ in 0..2 {
+            assert_eq!(locks.force("e", None, Force::Revoke).await.unwrap(), Forced::Done);
+            assert!(!set(&server, "e", "w", "20000").await, "its holder may not know");
+        }
     });
 }
 
