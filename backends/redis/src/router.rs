@@ -13,6 +13,10 @@ use crate::link::Link;
 use crate::node::Node;
 use crate::trouble;
 
+/// No lease is shorter than four of these. What `max_hold` leaves of one may be, and says nothing of
+/// how soon a connection must answer.
+const LEAST: Duration = Duration::from_millis(25);
+
 /// The servers of one store.
 pub(crate) enum Router {
     /// One primary keeps all locks.
@@ -61,7 +65,7 @@ impl Router {
         within: Duration,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let sent = clock.now();
+        let (sent, within) = (clock.now(), within.max(LEAST));
         if let Some(answer) = clock.timeout(within, call).await {
             return answer;
         }
