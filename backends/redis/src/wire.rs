@@ -110,12 +110,15 @@ async fn watch(calls: Weak<Calls>, clock: Clock, timeout: Duration) {
             continue;
         }
         // Answers may have come to callers who do not look, because their executor is blocked.
-        // They come in order, so one to a question of our own says that all before it have come.
-        let ping = redis::cmd("PING");
+        // They come in order, so the one to a question of our own says that all before it have
+        // come; and one to somebody else's question that the order is lost.
+        let word = now.as_nanos().to_string();
+        let mut ping = redis::cmd("PING");
+        ping.arg(&word);
         let mut connection = calls.connection.clone();
         match clock.timeout(timeout / LOOKS, connection.send_packed_command(&ping)).await {
-            Some(Ok(_)) => calls.hear(&clock),
-            Some(Err(_)) | None => return calls.stuck.cancel(),
+            Some(Ok(Value::BulkString(echo))) if echo == word.as_bytes() => calls.hear(&clock),
+            _ => return calls.stuck.cancel(),
         }
     }
 }
