@@ -205,7 +205,7 @@ fn crowd() {
         let locks = client(&server, "quarantine=off&timeout=1s").await;
         server.pause();
         let asks = (0..1000).map(|n| {
-            let lock = locks.lock(&format!("crowd-{n}"));
+            let lock = locks.lock(format!("crowd-{n}"));
             task(async move { lock.try_acquire().await })
         });
         // The connection is found stuck, and no other comes about: once for all of them.

@@ -91,7 +91,7 @@ async fn all_silent() -> Result<(), Error> {
     let a = connect(&cluster_url(&cluster, "quarantine=off&timeout=1s")).await?;
     cluster.nodes().iter().for_each(|node| node.pause());
     let ask = |n: usize| {
-        let lock = a.lock(&format!("crowd-{n}")).ttl(TTL);
+        let lock = a.lock(format!("crowd-{n}")).ttl(TTL);
         task(async move { lock.try_acquire().await.is_err() })
     };
     // The first round ends the connections; the second looks for others, and for who knows them.

@@ -44,7 +44,7 @@ async fn together() -> Result<(), Error> {
     let a = connect(&sentinel_url(&set, "quarantine=off&wait=1")).await?;
     set.cut_replicas().await?;
     let asks = (0..30).map(|n| {
-        let lock = a.lock(&format!("crowd-{n}")).ttl(Duration::from_secs(10));
+        let lock = a.lock(format!("crowd-{n}")).ttl(Duration::from_secs(10));
         task(async move { lock.try_acquire().await.expect_err("no replica has it") })
     });
     let told = within(Duration::from_secs(8), "word", futures_util::future::join_all(asks)).await;
