@@ -41,8 +41,8 @@ pub(crate) struct Cluster {
     seeds: Vec<Address>,
     session: String,
     map: RwLock<Map>,
-    /// When the map was last read.
-    read: tokio::sync::Mutex<Option<BootInstant>>,
+    /// When the map was last read, and whether that failed: who waited for it shares its fate.
+    read: tokio::sync::Mutex<Option<(BootInstant, Result<(), Error>)>>,
     count: AtomicU32,
 }
 
@@ -234,9 +234,17 @@ impl Cluster {
 
     async fn read_map_here(self: &Arc<Self>, asked: BootInstant) -> Result<(), Error> {
         let mut read = self.read.lock().await;
-        if read.is_some_and(|at| at >= asked) {
-            return Ok(());
+        if let Some((at, how)) = &*read
+            && *at >= asked
+        {
+            return how.clone();
         }
+        let how = self.ask_all().await;
+        *read = Some((self.shared.clock.now(), how.clone()));
+        how
+    }
+
+    async fn ask_all(self: &Arc<Self>) -> Result<(), Error> {
         // Side by side: one that is silent must not keep those waiting who look for its successor.
         let mut asking = JoinSet::new();
         let known: Vec<Address> = self.map().nodes.keys().cloned().collect();
@@ -253,7 +261,6 @@ impl Cluster {
                     let mut map = self.map_mut();
                     map.nodes.retain(|a, _| slots.iter().flatten().any(|s| s == a));
                     map.slots = slots;
-                    *read = Some(self.shared.clock.now());
                     return Ok(());
                 }
                 Ok(Err(e)) => trouble = e,

@@ -11,6 +11,7 @@ use crate::epoch::{self, Quarantine};
 use crate::facts::{Facts, SECTIONS};
 use crate::moves::Counted;
 use crate::options::RedisOptions;
+use crate::replicas::Asked;
 use crate::wire::{Fault, Hears, Wire};
 
 const ROOM: usize = 128;
@@ -44,6 +45,8 @@ pub(crate) struct Link {
     /// How many may ask for locks at once: a call under way is larger than a waiter, and ten
     /// thousand who begin to wait together should not cost ten thousand of them.
     pub(crate) room: Semaphore,
+    /// What its replicas were last asked.
+    pub(crate) asked: Asked,
     /// Another one for each connection.
     pub(crate) number: u64,
     epoch: String,
@@ -69,9 +72,9 @@ impl Link {
         };
         wire.subscribe(&via).await.map_err(|fault| at(fault.told()))?;
         let (address, epoch) = (address.clone(), facts.epoch());
-        let room = Semaphore::new(ROOM);
+        let (room, asked) = (Semaphore::new(ROOM), Asked::default());
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { wire, address, via, counted, room, number, epoch, quarantine })
+        Ok(Self { wire, address, via, counted, room, asked, number, epoch, quarantine })
     }
 
     /// Which run of which server this is: no two servers have the same.

@@ -280,7 +280,7 @@ impl LeaseStore for Plain {
                 let odd = || told(odd(&Value::Array(words.clone())));
                 let (token, left) =
                     (token(rest.first()).ok_or_else(odd)?, left(rest.get(1)).ok_or_else(odd)?);
-                replicas::wait(&link, self.shared.options.replicas, left).await.map_err(&told)?;
+                replicas::wait(&link, &self.shared, left).await.map_err(&told)?;
                 Ok(Answer::Granted { tokens: TokenRange::one(token), left, waiters: 0 })
             }
             (Some("B"), rest) => {
@@ -388,7 +388,7 @@ impl Plain {
             }
             let make = |_: &_| Call { script: &RENEW, keys: all.clone(), args: args.clone() };
             let (value, link) = self.router.play(&Keys::of(&first.key.lock), make).await?;
-            replicas::wait(&link, self.shared.options.replicas, shortest).await?;
+            replicas::wait(&link, &self.shared, shortest).await?;
             let answers = words(value)?;
             if answers.len() == due.len() { Ok(answers) } else { Err(odd(&Value::Array(answers))) }
         };

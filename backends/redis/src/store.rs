@@ -95,7 +95,7 @@ impl Redis {
 
     /// Waits for the replicas that were asked for.
     async fn replicated(&self, link: &Link, ttl: Duration) -> Result<(), Error> {
-        replicas::wait(link, self.shared.options.replicas, ttl).await
+        replicas::wait(link, &self.shared, ttl).await
     }
 
     /// One call per group of locks that may share it, side by side; answers in order.
@@ -173,12 +173,20 @@ impl LeaseStore for Redis {
 
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let keys = Keys::of(&ask.lock);
-        let link = self.router.link(&keys).await.map_err(self.told("acquire", &ask.lock))?;
-        if let Some((left, why)) = link.quarantined(&self.shared.clock) {
-            return Ok(Answer::NotYet { left, why });
+        let told = self.told("acquire", &ask.lock);
+        loop {
+            let link = self.router.link(&keys).await.map_err(&told)?;
+            if let Some((left, why)) = link.quarantined(&self.shared.clock) {
+                return Ok(Answer::NotYet { left, why });
+            }
+            let _room = link.room.acquire().await;
+            // Ended while we waited for room: all who did look for another one together. Kept in
+            // here they would do so in turns, each turn as long as a connection may take.
+            if link.wire.is_over() {
+                continue;
+            }
+            return Box::pin(self.ask(keys, ask, wait_lease)).await.map_err(told);
         }
-        let _room = link.room.acquire().await;
-        Box::pin(self.ask(keys, ask, wait_lease)).await.map_err(self.told("acquire", &ask.lock))
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {

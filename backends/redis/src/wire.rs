@@ -62,7 +62,6 @@ impl Fault {
 /// come in the order of the calls, so one look at the whole connection from time to time tells
 /// whether it is stuck, and then all calls on it fail.
 pub(crate) struct Wire {
-    connection: MultiplexedConnection,
     clock: Clock,
     timeout: Duration,
     over: Arc<AtomicBool>,
@@ -70,8 +69,8 @@ pub(crate) struct Wire {
 }
 
 /// The calls of a connection.
-#[derive(Default)]
 struct Calls {
+    connection: MultiplexedConnection,
     under_way: AtomicU64,
     /// When the last answer came, in nanoseconds since boot.
     heard: AtomicU64,
@@ -115,9 +114,26 @@ async fn watch(calls: Weak<Calls>, clock: Clock, timeout: Duration) {
             quiet = now;
         }
         let heard = BootInstant::from_nanos(calls.heard.load(Ordering::Acquire));
-        if now.since(heard.max(quiet)) >= timeout {
-            return calls.stuck.cancel();
+        if now.since(heard.max(quiet)) < timeout / LOOKS * (LOOKS - 1) {
+            continue;
         }
+        // Answers may have come to callers who do not look, because their executor is blocked.
+        // They come in order, so the one to a question of our own says that all before it have
+        // come; and one to somebody else's question that the order is lost.
+        let word = now.as_nanos().to_string();
+        let mut ping = redis::cmd("PING");
+        ping.arg(&word);
+        let mut connection = calls.connection.clone();
+        match clock.timeout(timeout / LOOKS, connection.send_packed_command(&ping)).await {
+            Some(Ok(Value::BulkString(echo))) if echo == word.as_bytes() => calls.hear(&clock),
+            _ => return calls.stuck.cancel(),
+        }
+    }
+}
+
+impl Calls {
+    fn hear(&self, clock: &Clock) {
+        self.heard.fetch_max(clock.now().as_nanos(), Ordering::AcqRel);
     }
 }
 
@@ -143,10 +159,11 @@ impl Wire {
         let opening = client.get_multiplexed_async_connection_with_config(&config);
         match clock.timeout(timeout, opening).await {
             Some(Ok(connection)) => {
-                let heard = AtomicU64::new(clock.now().as_nanos());
-                let calls = Arc::new(Calls { heard, ..Calls::default() });
+                let (under_way, heard) = (AtomicU64::new(0), clock.now().as_nanos().into());
+                let stuck = CancellationToken::new();
+                let calls = Arc::new(Calls { connection, under_way, heard, stuck });
                 engine::spawn(watch(Arc::downgrade(&calls), clock.clone(), timeout));
-                Ok(Self { connection, clock: clock.clone(), timeout, over, calls })
+                Ok(Self { clock: clock.clone(), timeout, over, calls })
             }
             Some(Err(e)) => Err(trouble::opening(&e, address)),
             None => Err(trouble::unreachable(address, timeout, entry.tls.is_some())),
@@ -173,7 +190,7 @@ impl Wire {
         // In boxes, because what the crate makes of it is large.
         let call = async {
             // A handle of its own: the crate wants it mutable, and a clone is two counters.
-            let mut connection = self.connection.clone();
+            let mut connection = self.calls.connection.clone();
             Box::pin(connection.send_packed_command(cmd)).await?.extract_error()
         };
         self.bounded(Box::pin(call)).await
@@ -183,7 +200,7 @@ impl Wire {
     pub(crate) async fn send_asking(&self, cmd: Cmd) -> Result<Value, Fault> {
         let mut both = redis::pipe();
         both.cmd("ASKING").ignore().add_command(cmd);
-        let mut connection = self.connection.clone();
+        let mut connection = self.calls.connection.clone();
         let call = Box::pin(connection.send_packed_commands(&both, 0, 2));
         self.bounded(async { call.await?.pop().unwrap_or_default().extract_error() }).await
     }
@@ -207,7 +224,7 @@ impl Wire {
 
     /// Listens to a channel.
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Fault> {
-        let mut connection = self.connection.clone();
+        let mut connection = self.calls.connection.clone();
         let call = connection.subscribe(channel);
         self.bounded(call).await
     }
@@ -220,7 +237,7 @@ impl Wire {
         let answer = tokio::select! {
             biased;
             answer = call => {
-                self.calls.heard.fetch_max(self.clock.now().as_nanos(), Ordering::AcqRel);
+                self.calls.hear(&self.clock);
                 answer.map_err(Fault::Redis)
             }
             () = self.calls.stuck.cancelled() => Err(Fault::Silent(self.timeout)),

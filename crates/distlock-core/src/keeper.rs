@@ -1,7 +1,8 @@
 //! Renewal and loss: one task, one timer and one batch call for all held locks of a client.
 //!
 //! It runs on the library's own thread. A hold is renewed at a third of its TTL; whatever else is
-//! due soon goes with it. No answer means trying again until the deadline, never past it.
+//! due soon goes with it, unless it can wait much longer. No answer means trying again until the
+//! deadline, never past it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -239,6 +240,25 @@ impl Keeper {
     }
 }
 
+/// Parts from the most pressing those who can wait much longer: the patience of one call is that of
+/// its most pressing hold, and thousands of long leases may need more than a short one has.
+fn by_urgency(holds: Vec<Arc<Hold>>, now: BootInstant) -> Vec<Vec<Arc<Hold>>> {
+    let left = |hold: Arc<Hold>| (hold.deadline().since(now), hold);
+    let mut holds: Vec<_> = holds.into_iter().map(left).collect();
+    holds.sort_by_key(|(left, _)| *left);
+    let (mut calls, mut most_pressing) = (Vec::<Vec<_>>::new(), Duration::ZERO);
+    for (left, hold) in holds {
+        match calls.last_mut() {
+            Some(call) if left <= most_pressing * 4 => call.push(hold),
+            _ => {
+                most_pressing = left;
+                calls.push(vec![hold]);
+            }
+        }
+    }
+    calls
+}
+
 /// The keeper's task: it lives as long as its client, asleep while nothing is held.
 async fn run(keeper: Weak<Keeper>, alarm: &Alarm, clock: Clock) {
     let timer = BootTimer::new(clock);
@@ -247,9 +267,9 @@ async fn run(keeper: Weak<Keeper>, alarm: &Alarm, clock: Clock) {
         alarm.at.store(BootInstant::FAR.as_nanos(), Ordering::Release);
         let (due, wake) = keeper.plan();
         alarm.at.store(wake.as_nanos(), Ordering::Release);
-        if !due.is_empty() {
+        for holds in by_urgency(due, keeper.backend.clock().now()) {
             let keeper = keeper.clone();
-            engine::spawn(async move { keeper.renew(due).await });
+            engine::spawn(async move { keeper.renew(holds).await });
         }
         drop(keeper);
         tokio::select! {

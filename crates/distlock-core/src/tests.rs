@@ -302,6 +302,25 @@ async fn all_holds_of_a_client_are_renewed_in_one_call() {
 }
 
 #[tokio::test]
+async fn a_short_lease_does_not_take_the_patience_of_a_long_one() {
+    let s = scene();
+    let long = s.locks.lock("long").await.unwrap();
+    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    s.clock.advance(TTL / 4);
+    let brief = Duration::from_millis(300);
+    let short = s.locks.lock("short").ttl(brief).await.unwrap();
+    s.spy.hold_replies.store(true, Ordering::SeqCst);
+    s.clock.advance(brief / 3);
+    until("a renewal of both", || s.spy.batches().iter().sum::<usize>() == 2).await;
+    // Too long for the short one, while the long one's answer is still worth waiting for.
+    s.clock.advance(brief);
+    let _ = short.lost().await;
+    s.spy.hold_replies.store(false, Ordering::SeqCst);
+    s.spy.go.notify_waiters();
+    until("the long one's answer counts", || long.remaining() == TTL - brief).await;
+}
+
+#[tokio::test]
 async fn s05_an_ok_after_the_deadline_does_not_bring_a_guard_back() {
     let s = scene();
     let guard = s.locks.lock("a").await.unwrap();

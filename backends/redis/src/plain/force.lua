@@ -8,6 +8,8 @@ if ours then
   cancel(i[1])
   redis.call('PUBLISH', i[3], 'x' .. i[1] .. KEYS[3])
 end
+-- Taken away before: its holder may still believe in it.
+if ARGV[2] == 'r' and ours and held == i[1] .. ':revoked' then return {'F'} end
 if ARGV[2] == 'n' or held ~= i[1] then
   redis.call('DEL', KEYS[1])
   wake()

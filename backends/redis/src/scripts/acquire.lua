@@ -40,9 +40,9 @@ end
 local function last_in_line()
   local last = -1
   if s.queued > s.deaf then
-    last = tonumber(call('ZREVRANGEBYSCORE', s.Q, '(@DEAF', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
+    last = tonumber(call('ZREVRANGEBYSCORE', s.Q, '(@DEAF', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or last)
   end
-  if s.deaf > 0 then last = math.max(last, call('ZRANGE', s.Q, -1, -1, 'WITHSCORES')[2] - @DEAF) end
+  if s.deaf > 0 then last = math.max(last, (call('ZRANGE', s.Q, -1, -1, 'WITHSCORES')[2] or 0) - @DEAF) end
   for _, h in ipairs(s.holds) do
     if h.phase == @CLAIMED then last = math.max(last, h.since) end
   end

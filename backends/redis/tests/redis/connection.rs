@@ -21,6 +21,9 @@ pub(crate) const TRIALS: &[Named] = &[
     ("holders_and_waiters_outlive_killed_connections", killed_clients),
     ("scripts_that_were_flushed_are_sent_again", flushed),
     ("a_connection_that_fell_silent_is_given_up_before_the_locks_are", silent_connection),
+    ("a_crowd_at_a_silent_server_is_told_as_soon_as_one_alone", crowd),
+    ("a_line_of_which_a_part_was_deleted_begins_anew", torn_line),
+    ("a_blocked_executor_does_not_cost_the_connection", blocked),
     ("one_connection_carries_all_locks_and_waiters", one_connection),
     ("ten_thousand_names_leave_no_subscription", many_names),
 ];
@@ -157,6 +160,61 @@ fn silent_connection() {
             Clock::system().sleep(ms(4000)).await;
             held.check().unwrap_or_else(|lost| panic!("the server is there: {lost}"));
             give_back(held).await;
+        }
+    });
+}
+
+/// More than ask at once over one connection: the last of them waits no longer than the first.
+fn crowd() {
+    run(async {
+        let server = Redis::new().start().await.unwrap();
+        let locks = client(&server, "quarantine=off&timeout=1s").await;
+        server.pause();
+        let asks = (0..1000).map(|n| {
+            let lock = locks.lock(format!("crowd-{n}"));
+            task(async move { lock.try_acquire().await })
+        });
+        // The connection is found stuck, and no other comes about: once for all of them.
+        let answers = within(ms(5000), "word for all", join_all(asks)).await;
+        assert!(answers.into_iter().all(|told| told.unwrap().is_err()));
+        server.resume();
+    });
+}
+
+/// The answer has come, but nobody looks at it for longer than an answer may take.
+fn blocked() {
+    run(async {
+        let server = Redis::new().start().await.unwrap();
+        let locks = client(&server, "quarantine=off&timeout=400ms").await;
+        let id = async || ours(&server).await[0].split(' ').next().map(str::to_owned);
+        let (before, lock) = (id().await, locks.lock("a"));
+        let asking = task(async move { lock.try_acquire().await });
+        tokio::task::yield_now().await;
+        #[allow(clippy::disallowed_methods)] // what the test is about
+        std::thread::sleep(ms(2000));
+        give_back(asking.await.unwrap().unwrap().unwrap()).await;
+        assert_eq!(id().await, before, "the connection was fine");
+    });
+}
+
+/// Somebody deletes a part of the line: nobody fails, and who waits gets its turn.
+fn torn_line() {
+    run(async {
+        let server = Redis::new().start().await.unwrap();
+        let locks = client(&server, "quarantine=off").await;
+        for part in ["q", "d", "w"] {
+            let held = take(&locks, part).await;
+            let ttl = ms(1500);
+            let mut waiting: Vec<_> = (0..3).map(|_| waiter(&locks, part, ttl)).collect();
+            line_of(&locks, part, 3).await;
+            assert_eq!(said(&server, &["DEL", &format!("dl:{{:{part}}}:{part}")]).await, "1");
+            // Through two heartbeats of those in line, and one more who joins.
+            waiting.push(waiter(&locks, part, ttl));
+            Clock::system().sleep(ttl).await;
+            give_back(held).await;
+            for turn in waiting {
+                soon("a turn", turn).await.unwrap();
+            }
         }
     });
 }

@@ -10,6 +10,7 @@ use crate::kit::*;
 pub(crate) const TRIALS: Trials = &[
     ("cluster_a_dead_node_fails_only_its_slots_and_comes_back_quarantined", || play(dead())),
     ("cluster_a_silent_node_costs_the_others_no_renewal", || play(silent())),
+    ("cluster_a_crowd_is_told_that_all_are_silent_as_soon_as_one_alone", || play(all_silent())),
 ];
 
 const TTL: Duration = Duration::from_secs(2);
@@ -82,6 +83,24 @@ async fn silent() -> Result<(), Error> {
     give_back(held).await?;
     give_back(soon("the waiter's turn", waiting).await.expect("no panic")?).await?;
     cluster.nodes()[0].resume();
+    Ok(())
+}
+
+async fn all_silent() -> Result<(), Error> {
+    let cluster = Cluster::start().await?;
+    let a = connect(&cluster_url(&cluster, "quarantine=off&timeout=1s")).await?;
+    cluster.nodes().iter().for_each(|node| node.pause());
+    let ask = |n: usize| {
+        let lock = a.lock(format!("crowd-{n}")).ttl(TTL);
+        task(async move { lock.try_acquire().await.is_err() })
+    };
+    // The first round ends the connections; the second looks for others, and for who knows them.
+    for round in ["connected", "not connected"] {
+        let told = futures_util::future::join_all((0..30).map(ask));
+        let told = within(Duration::from_secs(6), round, told).await;
+        assert!(told.into_iter().all(|failed| failed.expect("no panic")), "{round}");
+    }
+    cluster.nodes().iter().for_each(|node| node.resume());
     Ok(())
 }
 

@@ -7,8 +7,10 @@ use distlock_testkit::servers::Sentinels;
 
 use crate::kit::*;
 
-pub(crate) const TRIALS: Trials =
-    &[("wait_makes_a_grant_and_a_renewal_count_only_at_a_replica", || play(confirmed()))];
+pub(crate) const TRIALS: Trials = &[
+    ("wait_makes_a_grant_and_a_renewal_count_only_at_a_replica", || play(confirmed())),
+    ("wait_for_replicas_that_are_gone_does_not_add_up", || play(together())),
+];
 
 async fn confirmed() -> Result<(), Error> {
     let set = Sentinels::start().await?;
@@ -34,4 +36,21 @@ async fn confirmed() -> Result<(), Error> {
     set.heal().await?;
     let again = take_in_the_end(&a, "new", ttl).await;
     give_back(again).await
+}
+
+/// Each waits for a second, and a connection waits for one at a time.
+async fn together() -> Result<(), Error> {
+    let set = Sentinels::start().await?;
+    let a = connect(&sentinel_url(&set, "quarantine=off&wait=1")).await?;
+    set.cut_replicas().await?;
+    let asks = (0..30).map(|n| {
+        let lock = a.lock(format!("crowd-{n}")).ttl(Duration::from_secs(10));
+        task(async move { lock.try_acquire().await.expect_err("no replica has it") })
+    });
+    let told = within(Duration::from_secs(8), "word", futures_util::future::join_all(asks)).await;
+    for e in told {
+        let e = e.expect("no panic");
+        assert!(e.to_string().contains("0 of 1 replicas confirmed"), "{e}");
+    }
+    set.heal().await
 }

@@ -155,13 +155,6 @@ local function admits(req)
   return mine and mine < call('ZRANK', H .. ':l', first)
 end
 
--- How many wait before a request. Not the holder, whose own place stays for a while.
-local function ahead(req)
-  local mine = call('ZRANK', H .. ':l', req)
-  local holders = hold and call('ZRANK', H .. ':l', hold.req)
-  return holders and holders < mine and mine - 1 or mine
-end
-
 local function waiters(but)
   if queued == 0 then return 0 end
   return call('ZSCORE', H .. ':l', but) and queued - 1 or queued

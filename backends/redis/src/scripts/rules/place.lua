@@ -14,9 +14,10 @@ local function left(mode)
   return till < 0 and till or math.max(0, till - now)
 end
 
+-- Nobody, if somebody deleted that part of the line: it begins anew with the next promotion.
 local function ahead(req)
-  if s.deaf == 0 then return call('ZRANK', s.Q, req) end
-  local since = tonumber(call('ZSCORE', s.Q, req)) % @DEAF
+  if s.deaf == 0 then return call('ZRANK', s.Q, req) or 0 end
+  local since = tonumber(call('ZSCORE', s.Q, req) or 0) % @DEAF
   return call('ZCOUNT', s.Q, '-inf', string.format('(%.0f', since))
     + call('ZCOUNT', s.Q, @DEAF, string.format('(%.0f', since + @DEAF))
 end
