@@ -76,30 +76,32 @@ struct Calls {
     heard: AtomicU64,
     /// No answer came for too long.
     stuck: CancellationToken,
-    /// Somebody waits in place of callers that gave up.
-    probed: AtomicBool,
+    /// Somebody gave up waiting, and no answer has come since. A quorum gives a call far less time
+    /// than a connection has: with nobody left to wait, one that swallows everything would never
+    /// be found stuck.
+    doubted: AtomicBool,
 }
 
 /// One call under way.
 struct UnderWay<'a> {
-    wire: &'a Wire,
+    calls: &'a Calls,
     ended: bool,
 }
 
 impl<'a> UnderWay<'a> {
-    fn new(wire: &'a Wire) -> Self {
-        wire.calls.under_way.fetch_add(1, Ordering::AcqRel);
-        Self { wire, ended: false }
+    fn new(calls: &'a Calls) -> Self {
+        calls.under_way.fetch_add(1, Ordering::AcqRel);
+        Self { calls, ended: false }
     }
 }
 
 impl Drop for UnderWay<'_> {
     /// Answered, failed, or nobody waits for it any more.
     fn drop(&mut self) {
-        self.wire.calls.under_way.fetch_sub(1, Ordering::AcqRel);
         if !self.ended {
-            self.wire.probe();
+            self.calls.doubted.store(true, Ordering::Release);
         }
+        self.calls.under_way.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -110,7 +112,8 @@ async fn watch(calls: Weak<Calls>, clock: Clock, timeout: Duration) {
         clock.sleep(timeout / LOOKS).await;
         let Some(calls) = calls.upgrade() else { return };
         let now = clock.now();
-        if calls.under_way.load(Ordering::Acquire) == 0 {
+        let waited_for = calls.under_way.load(Ordering::Acquire) > 0;
+        if !waited_for && !calls.doubted.load(Ordering::Acquire) {
             quiet = now;
         }
         let heard = BootInstant::from_nanos(calls.heard.load(Ordering::Acquire));
@@ -134,6 +137,7 @@ async fn watch(calls: Weak<Calls>, clock: Clock, timeout: Duration) {
 impl Calls {
     fn hear(&self, clock: &Clock) {
         self.heard.fetch_max(clock.now().as_nanos(), Ordering::AcqRel);
+        self.doubted.store(false, Ordering::Release);
     }
 }
 
@@ -161,7 +165,8 @@ impl Wire {
             Some(Ok(connection)) => {
                 let (under_way, heard) = (AtomicU64::new(0), clock.now().as_nanos().into());
                 let stuck = CancellationToken::new();
-                let calls = Arc::new(Calls { connection, under_way, heard, stuck });
+                let doubted = AtomicBool::new(false);
+                let calls = Arc::new(Calls { connection, under_way, heard, stuck, doubted });
                 engine::spawn(watch(Arc::downgrade(&calls), clock.clone(), timeout));
                 Ok(Self { clock: clock.clone(), timeout, over, calls })
             }
@@ -233,7 +238,7 @@ impl Wire {
         &self,
         call: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, Fault> {
-        let mut under_way = UnderWay::new(self);
+        let mut under_way = UnderWay::new(&self.calls);
         let answer = tokio::select! {
             biased;
             answer = call => {
@@ -244,30 +249,6 @@ impl Wire {
         };
         under_way.ended = true;
         answer
-    }
-
-    /// Waits for an answer in place of a caller that gave up, one at a time. A quorum gives a call
-    /// far less time than a connection has: with nobody left to wait, one that swallows everything
-    /// would never be found stuck.
-    fn probe(&self) {
-        if self.is_over() || self.calls.probed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (calls, clock) = (self.calls.clone(), self.clock.clone());
-        let mut connection = self.connection.clone();
-        engine::spawn(async move {
-            calls.under_way.fetch_add(1, Ordering::AcqRel);
-            let ping = redis::cmd("PING");
-            tokio::select! {
-                biased;
-                _ = connection.send_packed_command(&ping) => {
-                    calls.heard.fetch_max(clock.now().as_nanos(), Ordering::AcqRel);
-                }
-                () = calls.stuck.cancelled() => {}
-            }
-            calls.under_way.fetch_sub(1, Ordering::AcqRel);
-            calls.probed.store(false, Ordering::Release);
-        });
     }
 }
 

@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 
 use crate::forgetful::Forgetful;
 use crate::kit::{
-    Named, client, client_at, give_back, line_of, ms, ours, run, said, soon, take, take_for, until,
-    waiter, within,
+    Named, client, client_at, give_back, line_of, ms, ours, run, said, soon, take, take_for, task,
+    until, waiter, within,
 };
 
 pub(crate) const TRIALS: &[Named] = &[
