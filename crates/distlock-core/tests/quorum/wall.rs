@@ -68,6 +68,19 @@ async fn a_replay_does_not_forget_a_step() {
 }
 
 #[tokio::test]
+async fn what_is_over_by_the_wall_is_not_entered_again() {
+    let scene = Scene::of(5);
+    let (client, one) = (scene.client(), ask());
+    scene.lock(&client, &one).await;
+    let nested = || Ask { owner: one.owner.clone(), ..ask() };
+    scene.clock.step_wall(BELIEVED - 1);
+    scene.lock(&client, &nested()).await;
+    scene.clock.step_wall(BELIEVED);
+    let entered = scene.try_lock(&client, &nested()).await.expect("an answer");
+    assert!(entered.is_err(), "its holder has been told that it is lost: {entered:?}");
+}
+
+#[tokio::test]
 async fn a_renewal_starts_both_clocks_anew() {
     let scene = Scene::of(5);
     let (client, one) = (scene.client(), ask());
