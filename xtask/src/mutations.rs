@@ -32,7 +32,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         name: "deadline from the reply",
         file: "crates/distlock-core/src/leased.rs",
         old: "Grant { req: ask.req, tokens, sent, ttl: left, margin, waiters }",
-        new: "Grant { req: ask.req, tokens, sent: sent.max(self.clock().now()), ttl: left, margin, waiters }",
+        new: "Grant { req: ask.req, tokens, sent: self.moment(), ttl: left, margin, waiters }",
         package: "distlock-core",
         target: "--lib",
         test: "a_deadline_counts_from_before_the_question_not_from_the_answer",
@@ -130,8 +130,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a renewal after the deadline brings the guard back",
         file: "crates/distlock-core/src/hold.rs",
-        old: "        if self.check(Duration::ZERO).is_ok() {\n            self.cut",
-        new: "        if true {\n            self.cut",
+        old: "        if self.check(Duration::ZERO).is_err() {\n",
+        new: "        if false {\n",
         package: "distlock-core",
         target: "--lib",
         test: "a_renewal_acknowledged_after_the_deadline_does_not_bring_a_hold_back",
@@ -265,8 +265,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "quorum: validity not checked after the last answer",
         file: "crates/distlock-core/src/quorum/attempt.rs",
-        old: "if self.clock().now() >= deadline(tally.sent, left, margin) {",
-        new: "if self.clock().now() < tally.sent {",
+        old: "if tally.sent.until(left, margin).left(self.moment()).is_zero() {",
+        new: "if self.clock().now() < tally.sent.boot {",
         package: "distlock-core",
         target: "quorum",
         test: "time::a_pause_that_eats_the_lease_is_no_grant",
@@ -374,7 +374,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         name: "quorum: deadline from the votes",
         file: "crates/distlock-core/src/quorum/attempt.rs",
         old: "let state = SlotState::new(owned, tally.sent, left, margin);",
-        new: "let state = SlotState::new(owned, self.clock().now(), left, margin);",
+        new: "let state = SlotState::new(owned, self.moment(), left, margin);",
         package: "distlock-core",
         target: "quorum",
         test: "time::deadlines_count_from_before_the_first_bid",
@@ -506,8 +506,34 @@ mod tests {
     /// The table of CONTRIBUTING.md.
     fn table() -> String {
         let row = |m: &Mutation| format!("| {} | `{}` | `{}` |", m.name, m.package, m.test);
-        let mut lines =
-            vec!["| mutation | package | test |".to_owned(), "|---|---|---|".to_owned()];
+        let mut lines = vec!["| mutation | package | test |".to_owned(), "|---|---|---|".to_owned()    Mutation {
+                name: "the wall ignored by check",
+                file: "crates/distlock-core/src/hold.rs",
+                old: "if self.wall.is_some() { self.clock.moment() } else { self.clock.now().into() }",
+                new: "self.clock.now().into()",
+                package: "distlock-core",
+                target: "--lib",
+                test: "two_clocks_are_right_after_any_steps_and_never_more_lenient_than_one",
+            },
+            Mutation {
+                name: "steps of the wall not heard",
+                file: "crates/distlock-core/src/keeper.rs",
+                old: "let wall = self.backend.capability().wall_witness;",
+                new: "let wall = false;",
+                package: "distlock-core",
+                target: "--lib",
+                test: "a_forward_step_past_the_deadline_loses_the_lock_and_nothing_else_has_to_happen",
+            },
+            Mutation {
+                name: "the wall counted from the first request",
+                file: "crates/distlock-core/src/hold.rs",
+                old: "mine.store(nanos(wall), Ordering::Release);",
+                new: "let _ = (mine, wall);",
+                package: "distlock-core",
+                target: "--lib",
+                test: "a_renewal_starts_both_clocks_anew",
+            },
+        ];
         lines.extend(MUTATIONS.iter().map(row));
         lines.join("\n")
     }

@@ -31,6 +31,7 @@ pub static CAPABILITY: Capability = Capability {
     wake: WakeUp::Push,
     drift_percent: 0,
     drift_floor: Duration::ZERO,
+    wall_witness: false,
     notes: &[
         "A lock lasts as long as its process: a crash frees it at once, a stopped process keeps it.",
         "A child forked without exec keeps a killed parent's locks until it ends too.",

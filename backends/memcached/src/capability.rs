@@ -33,6 +33,7 @@ static CAPABILITY: Capability = Capability {
     wake: WakeUp::Poll,
     drift_percent: 10,
     drift_floor: COARSE,
+    wall_witness: true,
     notes: &[
         "advisory: memcached may drop any item, and a lock with it, while its holder believes in it",
         "an eviction, a flush or a restart ends locks silently: two holders are possible until the first one's next renewal",

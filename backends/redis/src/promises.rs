@@ -84,6 +84,7 @@ pub fn capability(kind: Kind, options: &RedisOptions) -> Capability {
         wake: WakeUp::Push,
         drift_percent: options.drift_percent,
         drift_floor: Duration::from_millis(2),
+        wall_witness: true,
         notes: notes(kind, plain, options.quarantine),
     }
 }

@@ -100,6 +100,7 @@ pub fn capability(sync: Sync) -> Capability {
         wake: WakeUp::Push,
         drift_percent: 0,
         drift_floor: Duration::ZERO,
+        wall_witness: false,
         notes: match sync {
             Sync::Full => NOTES,
             Sync::Normal => NOTES_NORMAL,

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::clock::Clock;
 use crate::mode::Mode;
+use crate::moment::Moment;
 use crate::ttl::Ttl;
 
 /// How far a store's tokens can be trusted to rise.
@@ -170,6 +172,9 @@ pub struct Capability {
     pub drift_percent: u8,
     /// What a guard gives up besides, for the coarseness of the store's clock.
     pub drift_floor: Duration,
+    /// Whether a guard also ends when the wall clock says that its lease has passed: for stores on
+    /// other hosts, whose time runs on while this machine is paused.
+    pub wall_witness: bool,
     /// What else one must know, a sentence each.
     pub notes: &'static [&'static str],
 }
@@ -201,6 +206,12 @@ impl Capability {
     #[must_use]
     pub fn margin(&self, ttl: Duration) -> Duration {
         ttl / 100 * u32::from(self.drift_percent) + self.drift_floor
+    }
+
+    /// Now, on the clocks that deadlines of this store count on.
+    #[must_use]
+    pub fn moment(&self, clock: &Clock) -> Moment {
+        if self.wall_witness { clock.moment() } else { clock.now().into() }
     }
 
     /// Refuses a mode this store does not serve.

@@ -12,6 +12,9 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::watch;
+
+use crate::moment::Moment;
 
 /// A moment on the boot-time clock of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,10 +79,13 @@ pub struct Clock(Option<Arc<Held>>);
 
 struct Held {
     state: Mutex<HeldState>,
+    /// Tells that the wall alone was moved.
+    steps: watch::Sender<()>,
 }
 
 struct HeldState {
     boot: u64,
+    /// In nanoseconds, too: what passes on one clock passes on the other.
     wall: u64,
     next_id: u64,
     sleepers: BTreeMap<(u64, u64), Waker>,
@@ -98,10 +104,11 @@ impl Clock {
         Self(Some(Arc::new(Held {
             state: Mutex::new(HeldState {
                 boot: 1_000_000_000_000,
-                wall: 1_750_000_000_000_000,
+                wall: 1_750_000_000_000_000_000,
                 next_id: 0,
                 sleepers: BTreeMap::new(),
             }),
+            steps: watch::Sender::new(()),
         })))
     }
 
@@ -117,16 +124,41 @@ impl Clock {
         }
     }
 
-    /// Microseconds of the wall clock since 1970: for tokens and for people, never for deadlines.
+    /// Microseconds of the wall clock since 1970: for tokens and for people. Deadlines look at it
+    /// only through a [`Moment`], beside the boot-time clock.
     #[must_use]
     pub fn wall_micros(&self) -> u64 {
+        self.wall_nanos() / 1000
+    }
+
+    fn wall_nanos(&self) -> u64 {
         match &self.0 {
             Some(held) => held.lock().wall,
             None => {
                 let t = clock_gettime(ClockId::Realtime);
-                nanos(t.tv_sec, t.tv_nsec) / 1000
+                nanos(t.tv_sec, t.tv_nsec)
             }
         }
+    }
+
+    /// Now, on both clocks. For what must not be believed too long it makes no difference that
+    /// one is read a little after the other: a question leaves after both readings, and a check
+    /// that is held up between them sees the later wall.
+    #[must_use]
+    pub fn moment(&self) -> Moment {
+        let (boot, wall) = match &self.0 {
+            Some(held) => {
+                let s = held.lock();
+                (BootInstant(s.boot), s.wall)
+            }
+            None => (self.now(), self.wall_nanos()),
+        };
+        Moment { boot, wall: Some(Duration::from_nanos(wall)) }
+    }
+
+    /// Hears of steps of a held clock's wall.
+    pub(crate) fn steps(&self) -> Option<watch::Receiver<()>> {
+        self.0.as_ref().map(|held| held.steps.subscribe())
     }
 
     /// Waits for a moment.
@@ -180,7 +212,7 @@ impl Clock {
         let held = self.0.as_ref().expect("only a held clock can be advanced");
         let mut s = held.lock();
         s.boot = s.boot.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
-        s.wall = s.wall.saturating_add(u64::try_from(d.as_micros()).unwrap_or(u64::MAX));
+        s.wall = s.wall.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
         let first_later = (s.boot.saturating_add(1), 0);
         let later = s.sleepers.split_off(&first_later);
         let due = std::mem::replace(&mut s.sleepers, later);
@@ -188,14 +220,17 @@ impl Clock {
         due.into_values().for_each(Waker::wake);
     }
 
-    /// Steps the wall alone, as an operator or a time daemon would.
+    /// Steps the wall alone, as an operator or a time daemon would, and wakes whoever has it for a
+    /// witness.
     ///
     /// # Panics
     /// On the machine's clock, which nobody moves.
     pub fn step_wall(&self, seconds: i64) {
         let held = self.0.as_ref().expect("only a held clock can be stepped");
         let mut s = held.lock();
-        s.wall = s.wall.saturating_add_signed(seconds * 1_000_000);
+        s.wall = s.wall.saturating_add_signed(seconds * 1_000_000_000);
+        drop(s);
+        held.steps.send_replace(());
     }
 
     /// How many futures wait on a held clock: lets a test wait for "everybody sleeps".

@@ -50,7 +50,7 @@ impl Guard {
     ) -> Self {
         let (clock, observer) = (client.clock().clone(), client.observer.clone());
         let hold = Arc::new(Hold::new(key, grant, ttl, max_hold, clock, observer));
-        client.keeper.add(hold.clone(), grant.sent, renew);
+        client.keeper.add(hold.clone(), grant.sent.boot, renew);
         Self::new(client.clone(), hold)
     }
 

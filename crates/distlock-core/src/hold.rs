@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{BootInstant, Clock};
 use crate::lost::{Lost, Why};
+use crate::moment::Moment;
 use crate::name::FullName;
 use crate::observe::Observer;
 use crate::seam::{Grant, Key};
@@ -25,6 +26,8 @@ pub(crate) struct Hold {
     /// The last lease was cut to end there, so its end, a margin earlier, is the work of `max_hold`.
     cut: AtomicBool,
     deadline: AtomicU64,
+    /// The same end on the wall clock, where that is a witness: in nanoseconds since 1970.
+    wall: Option<AtomicU64>,
     waiters: AtomicU32,
     lost: OnceLock<Why>,
     told: CancellationToken,
@@ -44,14 +47,16 @@ impl Hold {
         observer: Observer,
     ) -> Self {
         let since = clock.now();
+        let until = grant.until();
         Self {
             key,
             token: grant.tokens.first(),
             ttl,
             since,
-            max_end: max_hold.map_or(BootInstant::FAR, |d| grant.sent.plus(d)),
+            max_end: max_hold.map_or(BootInstant::FAR, |d| grant.sent.boot.plus(d)),
             cut: AtomicBool::new(false),
-            deadline: AtomicU64::new(grant.deadline().as_nanos()),
+            deadline: AtomicU64::new(until.boot.as_nanos()),
+            wall: until.wall.map(|wall| AtomicU64::new(nanos(wall))),
             waiters: AtomicU32::new(grant.waiters),
             lost: OnceLock::new(),
             told: CancellationToken::new(),
@@ -61,18 +66,42 @@ impl Hold {
         }
     }
 
-    /// When this hold must not be believed in any more.
+    /// When this hold must not be believed in any more, on the boot-time clock.
     pub(crate) fn deadline(&self) -> BootInstant {
         BootInstant::from_nanos(self.deadline.load(Ordering::Acquire)).min(self.max_end)
     }
 
+    /// How long after `now` this hold may still be believed in: as long as no clock that counts has
+    /// reached its end.
+    pub(crate) fn left(&self, now: Moment) -> Duration {
+        // In this order: with the boot-time end of a renewal comes its end on the wall.
+        let boot = self.deadline();
+        let wall = self.wall.as_ref().map(|ns| Duration::from_nanos(ns.load(Ordering::Acquire)));
+        Moment { boot, wall }.left(now)
+    }
+
+    /// Now, on the clocks that count for this hold.
+    fn now(&self) -> Moment {
+        if self.wall.is_some() { self.clock.moment() } else { self.clock.now().into() }
+    }
+
     /// Moves the deadline after an acknowledged renewal. A renewal acknowledged after the old
     /// deadline does not bring the hold back: the holder may have been told already.
-    pub(crate) fn extend(&self, to: BootInstant, waiters: u32, cut: bool) {
+    ///
+    /// Both ends are those of the one request that is believed; the wall may have been stepped
+    /// since the last one, so its new end can be the earlier. Only the keeper calls this, one at a
+    /// time.
+    pub(crate) fn extend(&self, to: Moment, waiters: u32, cut: bool) {
         self.waiters.store(waiters, Ordering::Relaxed);
-        if self.check(Duration::ZERO).is_ok() {
-            self.cut.fetch_or(cut, Ordering::AcqRel);
-            self.deadline.fetch_max(to.as_nanos(), Ordering::AcqRel);
+        if self.check(Duration::ZERO).is_err() {
+            return;
+        }
+        self.cut.fetch_or(cut, Ordering::AcqRel);
+        if to.boot.as_nanos() >= self.deadline.load(Ordering::Acquire) {
+            if let (Some(mine), Some(wall)) = (&self.wall, to.wall) {
+                mine.store(nanos(wall), Ordering::Release);
+            }
+            self.deadline.store(to.boot.as_nanos(), Ordering::Release);
         }
     }
 
@@ -111,7 +140,7 @@ impl Hold {
 
     /// Whether the store cannot have given it to anybody else by the passing of time.
     pub(crate) fn in_time(&self) -> bool {
-        self.clock.now() < self.deadline()
+        !self.left(self.now()).is_zero()
     }
 
     fn check(&self, need: Duration) -> Result<(), Lost> {
@@ -119,17 +148,15 @@ impl Hold {
         if let Some(why) = self.lost.get() {
             return fail(*why);
         }
-        let now = self.clock.now();
-        let deadline = self.deadline();
+        let left = self.left(self.now());
         let why = if std::process::id() != self.pid {
             Why::Forked
-        } else if now < deadline {
-            if need < deadline.since(now) {
-                return Ok(());
-            }
-            return fail(Why::TooShort);
-        } else {
+        } else if left.is_zero() {
             self.end_of_time()
+        } else if need < left {
+            return Ok(());
+        } else {
+            return fail(Why::TooShort);
         };
         self.latch(why);
         fail(*self.lost.get().unwrap_or(&why))
@@ -138,6 +165,10 @@ impl Hold {
     pub(crate) fn age(&self) -> Duration {
         self.clock.now().since(self.since)
     }
+}
+
+fn nanos(wall: Duration) -> u64 {
+    u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A view of a hold that can be passed around freely: it keeps nothing locked.
@@ -177,7 +208,7 @@ impl Held {
         match (self.check(), self.0.deadline()) {
             (Err(_), _) => Duration::ZERO,
             (Ok(()), BootInstant::FAR) => Duration::MAX,
-            (Ok(()), deadline) => deadline.since(self.0.clock.now()),
+            (Ok(()), _) => self.0.left(self.0.now()),
         }
     }
 
@@ -233,33 +264,93 @@ impl fmt::Debug for Held {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::name::{Name, Namespace};
     use crate::token::TokenRange;
 
-    #[test]
-    fn a_renewal_acknowledged_after_the_deadline_does_not_bring_a_hold_back() {
-        let clock = Clock::held();
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn hold(clock: &Clock, sent: Moment) -> Hold {
         let lock = FullName { space: Namespace::default(), name: Name::new("a").unwrap() };
         let key = Key { lock, req: crate::ReqId::random() };
-        let ttl = Duration::from_secs(10);
         let grant = Grant {
             req: key.req,
             tokens: TokenRange::one(Token::MIN),
-            sent: clock.now(),
-            ttl,
+            sent,
+            ttl: TTL,
             margin: Duration::ZERO,
             waiters: 0,
         };
         let observer = Observer::new("memory", false);
-        let hold = Hold::new(key, &grant, ttl, None, clock.clone(), observer);
+        Hold::new(key, &grant, TTL, None, clock.clone(), observer)
+    }
+
+    #[test]
+    fn a_renewal_acknowledged_after_the_deadline_does_not_bring_a_hold_back() {
+        let clock = Clock::held();
+        let hold = hold(&clock, clock.now().into());
         clock.advance(Duration::from_secs(6));
-        hold.extend(clock.now().plus(ttl), 0, false);
+        hold.extend(clock.now().plus(TTL).into(), 0, false);
         clock.advance(Duration::from_secs(6));
         assert!(hold.check(Duration::ZERO).is_ok(), "an acknowledged renewal counts");
         clock.advance(Duration::from_secs(4));
         // Nobody looked while the deadline passed: no timer fired, nothing has latched yet.
-        hold.extend(clock.now().plus(ttl), 0, false);
+        hold.extend(clock.now().plus(TTL).into(), 0, false);
         assert_eq!(hold.check(Duration::ZERO).unwrap_err().why, Why::Expired);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Do {
+        Pass(u64),
+        Step(i64),
+        Renew,
+    }
+
+    fn happenings() -> impl Strategy<Value = Vec<Do>> {
+        let one = prop_oneof![
+            (0u64..6).prop_map(Do::Pass),
+            (-20i64..8).prop_map(Do::Step),
+            Just(Do::Renew),
+        ];
+        proptest::collection::vec(one, 1..20)
+    }
+
+    proptest! {
+        /// Nobody but the holder looks: no keeper, no timer. It is held as long as neither clock
+        /// has gone a lease further since the last renewal, and never longer than by one clock.
+        #[test]
+        fn two_clocks_are_right_after_any_steps_and_never_more_lenient_than_one(
+            all in happenings(),
+        ) {
+            let clock = Clock::held();
+            let both = hold(&clock, clock.moment());
+            let alone = hold(&clock, clock.now().into());
+            let lease = i64::try_from(TTL.as_secs()).unwrap();
+            let (mut by_boot, mut by_wall, mut over) = (0, 0, false);
+            for happening in all {
+                match happening {
+                    Do::Pass(s) => {
+                        clock.advance(Duration::from_secs(s));
+                        by_boot += s.cast_signed();
+                        by_wall += s.cast_signed();
+                    }
+                    Do::Step(s) => {
+                        clock.step_wall(s);
+                        by_wall += s;
+                    }
+                    Do::Renew => {
+                        both.extend(clock.moment().until(TTL, Duration::ZERO), 0, false);
+                        alone.extend(clock.now().plus(TTL).into(), 0, false);
+                        (by_boot, by_wall) = (0, 0);
+                    }
+                }
+                over |= by_boot.max(by_wall) >= lease;
+                prop_assert_eq!(both.check(Duration::ZERO).is_err(), over);
+                prop_assert!(over || both.in_time());
+                prop_assert!(over || alone.check(Duration::ZERO).is_ok());
+            }
+        }
     }
 }

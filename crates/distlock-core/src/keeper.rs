@@ -12,14 +12,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::capability::Expiry;
-use crate::clock::{BootInstant, Clock};
+use crate::clock::BootInstant;
 use crate::engine;
 use crate::hold::Hold;
 use crate::ids::ReqId;
 use crate::lost::Why;
 use crate::observe::Observer;
 use crate::reaper::Reaper;
-use crate::seam::{Backend, Due, Event, Kept, deadline};
+use crate::seam::{Backend, Due, Event, Kept};
 use crate::timer::BootTimer;
 
 /// The first wait after a renewal without an answer; doubled each time, up to a tenth of the TTL.
@@ -74,7 +74,6 @@ impl Keeper {
         // A grant may be a replay of an older one, with less than its TTL left.
         let pace = self.pace(&hold).min(hold.deadline().since(sent) / 3);
         let next = if renew { sent.plus(pace) } else { BootInstant::FAR };
-        let first = next.min(hold.deadline());
         let entry = Entry { hold: hold.clone(), next, tries: 0, in_flight: false };
         // One guard for one hold: who takes it up by its ticket has it from then on.
         if let Some(old) = self.kept().insert(hold.key.req, entry) {
@@ -83,8 +82,14 @@ impl Keeper {
         if !self.alarm.started.swap(true, Ordering::AcqRel) {
             let (keeper, alarm) = (Arc::downgrade(self), self.alarm.clone());
             let timer = self.backend.clock().clone();
-            engine::spawn(async move { run(keeper, &alarm, timer).await });
-        } else if first.as_nanos() < self.alarm.at.load(Ordering::Acquire) {
+            let wall = self.backend.capability().wall_witness;
+            engine::spawn(async move { run(keeper, &alarm, BootTimer::new(timer, wall)).await });
+            return;
+        }
+        // Looked at after it was put there: the task hears of any later step of the wall.
+        let now = self.backend.clock().moment();
+        let first = next.min(now.boot.plus(hold.left(now)));
+        if first.as_nanos() < self.alarm.at.load(Ordering::Acquire) {
             self.alarm.bell.notify_one();
         }
     }
@@ -132,12 +137,13 @@ impl Keeper {
 
     /// Says goodbye to what ended, picks what is due, and tells when to look again.
     fn plan(&self) -> (Vec<Arc<Hold>>, BootInstant) {
-        let now = self.backend.clock().now();
+        let moment = self.backend.clock().moment();
+        let now = moment.boot;
         let mut kept = self.kept();
         kept.retain(|_, entry| {
             let hold = &entry.hold;
             // Its holder may have looked first, and latched it.
-            let over = hold.is_lost() || now >= hold.deadline();
+            let over = hold.is_lost() || hold.left(moment).is_zero();
             if over {
                 self.ended(hold);
             }
@@ -154,7 +160,7 @@ impl Keeper {
                 due.push(entry.hold.clone());
             }
             let next = if entry.in_flight { BootInstant::FAR } else { entry.next };
-            wake = wake.min(entry.hold.deadline()).min(next);
+            wake = wake.min(now.plus(entry.hold.left(moment))).min(next);
         }
         (due, wake)
     }
@@ -170,10 +176,11 @@ impl Keeper {
 
     async fn renew(&self, mut holds: Vec<Arc<Hold>>) {
         let clock = self.backend.clock();
-        let sent = clock.now();
+        let now = clock.moment();
+        let sent = now.boot;
         // The machine may have slept since they were picked: nothing is renewed after its deadline.
         // The plan says goodbye to those, and they take no patience from the others.
-        holds.retain(|h| sent < h.deadline());
+        holds.retain(|h| !h.left(now).is_zero());
         if holds.is_empty() {
             return self.alarm.bell.notify_one();
         }
@@ -182,7 +189,7 @@ impl Keeper {
             .map(|h| Due { key: h.key.clone(), ttl: h.ttl.min(h.max_end.since(sent)) })
             .collect();
         // Half of what is left: a call that hangs leaves time for another.
-        let patience = holds.iter().map(|h| h.deadline().since(sent) / 2).min();
+        let patience = holds.iter().map(|h| h.left(now) / 2).min();
         let patience = patience.unwrap_or_default().min(Duration::from_secs(30));
         let answers = clock.timeout(patience, self.backend.keep(&due)).await;
         let took = clock.now().since(sent);
@@ -209,11 +216,11 @@ impl Keeper {
         let now = self.backend.clock().now();
         match answer {
             Some(Kept::Until { sent, ttl, margin, waiters }) => {
-                hold.extend(deadline(sent, ttl, margin), waiters, cut);
+                hold.extend(sent.until(ttl, margin), waiters, cut);
                 if let Some(entry) = entry {
                     entry.in_flight = false;
                     entry.tries = 0;
-                    entry.next = sent.plus(self.pace(hold));
+                    entry.next = sent.boot.plus(self.pace(hold));
                 }
                 tracing::trace!(lock = %hold.key.lock, token = %hold.token, "renewed");
                 "kept"
@@ -260,8 +267,7 @@ fn by_urgency(holds: Vec<Arc<Hold>>, now: BootInstant) -> Vec<Vec<Arc<Hold>>> {
 }
 
 /// The keeper's task: it lives as long as its client, asleep while nothing is held.
-async fn run(keeper: Weak<Keeper>, alarm: &Alarm, clock: Clock) {
-    let timer = BootTimer::new(clock);
+async fn run(keeper: Weak<Keeper>, alarm: &Alarm, mut timer: BootTimer) {
     while let Some(keeper) = keeper.upgrade() {
         // Rings from here on are kept, so what is added after the plan is not slept through.
         alarm.at.store(BootInstant::FAR.as_nanos(), Ordering::Release);
@@ -289,6 +295,7 @@ impl Drop for Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
     use crate::memory::Memory;
     use crate::seam::{Grant, Key};
     use crate::store::Store;
@@ -303,21 +310,27 @@ mod tests {
         let backend: Arc<dyn Backend> = Arc::new(spy.clone());
         let observer = Observer::new("memory", false);
         let keeper = Keeper::new(backend.clone(), Reaper::new(backend), observer.clone());
-        let hold = |name: &str, ttl| {
+        let hold = |name: &str, sent, ttl| {
             let lock = FullName { space: Namespace::default(), name: Name::new(name).unwrap() };
             let key = Key { lock, req: ReqId::random() };
-            let (sent, margin) = (clock.now(), Duration::ZERO);
+            let margin = Duration::ZERO;
             let tokens = TokenRange::one(Token::MIN);
             let grant = Grant { req: key.req, tokens, sent, ttl, margin, waiters: 0 };
             let (clock, observer) = (clock.clone(), observer.clone());
             Arc::new(Hold::new(key, &grant, ttl, None, clock, observer))
         };
         let second = Duration::from_secs(1);
-        let (over, live) = (hold("over", second), hold("live", second * 9));
+        let now = clock.now().into();
+        let (over, live) = (hold("over", now, second), hold("live", now, second * 9));
         clock.advance(second);
         keeper.renew(vec![over.clone(), live]).await;
         assert_eq!(spy.batches(), [1], "only the one whose deadline is to come");
         keeper.renew(vec![over]).await;
+        assert_eq!(spy.batches(), [1]);
+        // Nor one that is over by the wall alone.
+        let stepped = hold("stepped", clock.moment(), second * 9);
+        clock.step_wall(9);
+        keeper.renew(vec![stepped]).await;
         assert_eq!(spy.batches(), [1]);
     }
 }

@@ -21,6 +21,7 @@ use crate::engine;
 use crate::error::{Error, Kind};
 use crate::info::{LockInfo, Query};
 use crate::lease::{Answer, LeaseStore, Renewal, Wake};
+use crate::moment::Moment;
 use crate::name::FullName;
 use crate::seam::{
     Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Released, Watcher,
@@ -77,6 +78,11 @@ impl<S: LeaseStore> Inner<S> {
         self.store.clock()
     }
 
+    /// Now, as a question leaves.
+    fn moment(&self) -> Moment {
+        self.store.capability().moment(self.clock())
+    }
+
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         if self.store.ends_in_time() {
             return call.await;
@@ -96,7 +102,7 @@ impl<S: LeaseStore> Inner<S> {
     fn grant(
         &self,
         ask: &Ask,
-        sent: BootInstant,
+        sent: Moment,
         tokens: TokenRange,
         left: Duration,
         waiters: u32,
@@ -106,7 +112,7 @@ impl<S: LeaseStore> Inner<S> {
     }
 
     async fn try_once(&self, ask: &Ask) -> Result<Attempt, Error> {
-        let sent = self.clock().now();
+        let sent = self.moment();
         Ok(match self.bounded(self.store.acquire(ask, None)).await? {
             Answer::Granted { tokens, left, waiters } => {
                 Attempt::Granted(self.grant(ask, sent, tokens, left, waiters))
@@ -127,7 +133,7 @@ impl<S: LeaseStore> Inner<S> {
         let joined = self.waiting.join(ask.key(), wait_lease, seen.is_some());
         let mut wait = Wait::default();
         loop {
-            let sent = self.clock().now();
+            let sent = self.moment();
             // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
             let call = Box::pin(self.store.acquire(ask, Some(wait_lease)));
             let answer = Box::pin(self.bounded(call)).await;
@@ -148,13 +154,13 @@ impl<S: LeaseStore> Inner<S> {
         ask: &Ask,
         entry: &Entry,
         wait: &mut Wait,
-        sent: BootInstant,
+        sent: Moment,
         answer: Result<Answer, Error>,
         seen: Option<Watcher<'_>>,
     ) -> Result<Verdict, Error> {
         let answer = match answer {
             // Its place is kept for a wait-lease: trouble that passes sooner costs nothing.
-            Err(e) if e.is_transient() && entry.keeps_its_place(sent) => {
+            Err(e) if e.is_transient() && entry.keeps_its_place(sent.boot) => {
                 tracing::debug!(lock = %ask.lock, error = %e, "asking again");
                 wait.doubtful = true;
                 let pause = POLL.1.min(entry.wait_lease / 4);
@@ -162,7 +168,7 @@ impl<S: LeaseStore> Inner<S> {
             }
             other => other?,
         };
-        entry.heard_of(sent);
+        entry.heard_of(sent.boot);
         let (standing, again) = match answer {
             Answer::Granted { tokens, left, waiters } => {
                 return Ok(Verdict::Granted(self.grant(ask, sent, tokens, left, waiters)));
@@ -357,7 +363,7 @@ impl<S: LeaseStore> Backend for Leased<S> {
 
     fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
         Box::pin(async move {
-            let sent = self.clock().now();
+            let sent = self.inner.moment();
             let renewals = self.clock().timeout(CALL, self.inner.store.renew(due)).await;
             let Some(renewals) = renewals else {
                 return due.iter().map(|_| Kept::Unknown(self.inner.late())).collect();

@@ -235,7 +235,9 @@ impl Spec {
                     tracing::debug!(lock = %ask.lock, %standing, "busy");
                     return Ok(Err(Busy { lock: ask.lock.clone(), standing, waited }));
                 }
-                Attempt::Granted(grant) if grant.deadline() > client.clock().now() => {
+                Attempt::Granted(grant)
+                    if !grant.until().left(client.clock().moment()).is_zero() =>
+                {
                     let guard = self.guard(&ask, &grant, undo);
                     // Whoever closes looks for holds after saying so: one of the two sees the other.
                     if client.closing.is_cancelled() {

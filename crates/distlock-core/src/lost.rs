@@ -13,7 +13,8 @@ use crate::token::Token;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Why {
-    /// Its deadline passed without an acknowledged renewal.
+    /// Its deadline passed without an acknowledged renewal, on the boot-time clock or, with a store
+    /// on another host, on the wall clock: so also after a forward step of that.
     Expired,
     /// The store does not know it (any more): deleted, or expired there.
     Gone,

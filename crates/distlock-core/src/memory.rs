@@ -47,6 +47,7 @@ static CAPABILITY: Capability = Capability {
     wake: WakeUp::Push,
     drift_percent: 0,
     drift_floor: Duration::ZERO,
+    wall_witness: false,
     notes: &["Everything is gone when the process ends; tokens then start from the wall clock."],
 };
 

@@ -138,7 +138,7 @@ impl<S: SessionStore> Pinned<S> {
         if lock(&slot.state).tokens.is_none() {
             return Ok(None);
         }
-        let sent = self.clock().now();
+        let sent = self.capability().moment(self.clock());
         let mut place = slot.conn.lock().await;
         let Some(conn) = place.as_mut() else { return Ok(None) };
         let waiters = match self.store.alive(conn).await {
@@ -187,7 +187,7 @@ impl<S: SessionStore> Pinned<S> {
             if let Some(entered) = self.enter_again(slot, ask).await? {
                 return Ok(entered);
             }
-            let sent = self.clock().now();
+            let sent = self.capability().moment(self.clock());
             let locked = tokio::select! {
                 biased;
                 () = granted => continue,
@@ -236,7 +236,7 @@ impl<S: SessionStore> Pinned<S> {
         let Some(slot) = lock(&self.holds).get(&due.key.req).cloned() else {
             return Kept::Lost(Why::Gone);
         };
-        let sent = self.clock().now();
+        let sent = self.capability().moment(self.clock());
         let mut conn = slot.conn.lock().await;
         let Some(held) = conn.as_mut() else { return Kept::Lost(Why::Gone) };
         match self.store.alive(held).await {

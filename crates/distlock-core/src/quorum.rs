@@ -54,6 +54,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Kind};
 use crate::info::{LockInfo, Query};
 use crate::lease::Wake;
+use crate::moment::Moment;
 use crate::name::FullName;
 use crate::seam::{
     Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
@@ -192,6 +193,11 @@ impl<N: QuorumNode> Inner<N> {
 
     fn capability(&self) -> &Capability {
         self.nodes[0].node.capability()
+    }
+
+    /// Now, as a question leaves.
+    fn moment(&self) -> Moment {
+        self.capability().moment(self.clock())
     }
 
     /// How long a node may take: more would eat the lease.

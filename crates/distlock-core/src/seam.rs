@@ -20,6 +20,7 @@ use crate::info::{LockInfo, Query};
 use crate::label::Label;
 use crate::lost::Why;
 use crate::mode::Mode;
+use crate::moment::Moment;
 use crate::name::FullName;
 use crate::token::{Token, TokenRange};
 use crate::ttl::Patience;
@@ -78,7 +79,7 @@ pub struct Grant {
     pub tokens: TokenRange,
     /// Taken before the very request left that this grant answers: an answer may be a replay, so
     /// neither the first request's time nor the reply's will do.
-    pub sent: BootInstant,
+    pub sent: Moment,
     /// What is left of the lease, as the store counted when it answered; `Duration::MAX` for a
     /// lock that lasts as long as its process.
     pub ttl: Duration,
@@ -89,10 +90,16 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// When the holder must stop believing in it.
+    /// When the holder must stop believing in it, on the boot-time clock.
     #[must_use]
     pub fn deadline(&self) -> BootInstant {
-        deadline(self.sent, self.ttl, self.margin)
+        self.until().boot
+    }
+
+    /// When the holder must stop believing in it, on each clock that counts.
+    #[must_use]
+    pub fn until(&self) -> Moment {
+        self.sent.until(self.ttl, self.margin)
     }
 }
 
@@ -126,7 +133,7 @@ pub enum Kept {
     /// Held until `sent + ttl − margin`.
     Until {
         /// Taken before the renewal left.
-        sent: BootInstant,
+        sent: Moment,
         /// What is left of the lease.
         ttl: Duration,
         /// Given up for drifting clocks.

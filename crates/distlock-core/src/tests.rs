@@ -23,6 +23,7 @@ use crate::{Clock, Error, FullName, Guard, Kind, Locks, Lost, Store, Token, Why}
 
 mod edges;
 mod session;
+mod wall;
 
 const TTL: Duration = Duration::from_secs(9);
 

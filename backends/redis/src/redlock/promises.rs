@@ -70,6 +70,7 @@ pub fn redlock_capability(options: &RedisOptions) -> Capability {
         wake: if plain { WakeUp::Poll } else { WakeUp::Push },
         drift_percent: options.drift_percent,
         drift_floor: Duration::from_millis(2),
+        wall_witness: true,
         notes,
     }
 }

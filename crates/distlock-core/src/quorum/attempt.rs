@@ -16,7 +16,7 @@ use super::node::{Ballot, Bid, Commit, Committed, Generation, QuorumNode, Vote};
 use crate::busy::Standing;
 use crate::clock::BootInstant;
 use crate::error::{Error, Kind};
-use crate::seam::deadline;
+use crate::moment::Moment;
 use crate::token::Token;
 
 /// After a win, nodes that are slower than the others are waited for at least this long.
@@ -28,7 +28,7 @@ pub(super) struct Tally {
     pub(super) votes: Vec<Option<Vote>>,
     /// Why there was none, where that is known.
     pub(super) trouble: Option<Error>,
-    pub(super) sent: BootInstant,
+    pub(super) sent: Moment,
 }
 
 /// What an attempt came to.
@@ -144,7 +144,7 @@ impl<N: QuorumNode> Inner<N> {
             return Ok(Verdict::Refused(tally));
         }
         let accepted: Vec<Grantor> = granted.iter().filter(|g| g.accepted).copied().collect();
-        let elapsed = self.clock().now().since(tally.sent);
+        let elapsed = self.moment().since(tally.sent);
         let same = |g: &Grantor| self.nodes[g.node].node.link() == links[g.node];
         let fast = accepted.len() >= self.majority
             && elapsed <= bid.ask.ttl / 2
@@ -165,7 +165,7 @@ impl<N: QuorumNode> Inner<N> {
             return Ok(Verdict::Refused(tally));
         };
         let margin = self.capability().margin(left);
-        if self.clock().now() >= deadline(tally.sent, left, margin) {
+        if tally.sent.until(left, margin).left(self.moment()).is_zero() {
             return Ok(Verdict::Refused(tally));
         }
         let mut owned = vec![None; self.nodes.len()];
@@ -186,7 +186,7 @@ impl<N: QuorumNode> Inner<N> {
 
     async fn poll(&self, bid: &Bid) -> Tally {
         let size = self.nodes.len();
-        let sent = self.clock().now();
+        let sent = self.moment();
         let mut tally = Tally { votes: vec![None; size], trouble: None, sent };
         let mut fan = Fan::new(self.clock(), self.bound(bid.ask.ttl), size);
         for (i, n) in self.nodes.iter().enumerate() {
@@ -217,7 +217,7 @@ impl<N: QuorumNode> Inner<N> {
             // later; none is worth a slow call.
             if won && grace == BootInstant::FAR {
                 let now = self.clock().now();
-                grace = now.plus(now.since(sent).max(LEAST_GRACE));
+                grace = now.plus(now.since(sent.boot).max(LEAST_GRACE));
             }
         }
         for i in fan.open() {

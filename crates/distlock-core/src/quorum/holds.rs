@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::node::{Generation, Round};
 use crate::clock::BootInstant;
 use crate::ids::{Owner, ReqId};
+use crate::moment::Moment;
 use crate::name::FullName;
-use crate::seam::{Ask, Key, deadline};
+use crate::seam::{Ask, Key};
 use crate::token::Token;
 
 /// One hold: the nodes that make it, and the requests that share it.
@@ -28,7 +29,7 @@ pub(super) struct SlotState {
     /// The ownership at each node, of those that count.
     pub(super) owned: Vec<Option<Generation>>,
     /// When the last question that a majority answered was sent, and what was left then.
-    pub(super) sent: BootInstant,
+    pub(super) sent: Moment,
     pub(super) left: Duration,
     pub(super) margin: Duration,
     /// The requests that share it.
@@ -40,20 +41,21 @@ pub(super) struct SlotState {
 impl SlotState {
     pub(super) fn new(
         owned: Vec<Option<Generation>>,
-        sent: BootInstant,
+        sent: Moment,
         left: Duration,
         margin: Duration,
     ) -> Self {
         Self { owned, sent, left, margin, reqs: Vec::new(), over: false }
     }
 
-    pub(super) fn deadline(&self) -> BootInstant {
-        deadline(self.sent, self.left, self.margin)
+    /// Whether it may still be believed in.
+    pub(super) fn sound(&self, now: Moment) -> bool {
+        !self.sent.until(self.left, self.margin).left(now).is_zero()
     }
 
     /// What is left of the lease at a moment.
-    pub(super) fn left_at(&self, now: BootInstant) -> Duration {
-        self.sent.plus(self.left).since(now)
+    pub(super) fn left_at(&self, now: Moment) -> Duration {
+        self.left.saturating_sub(now.since(self.sent))
     }
 }
 
@@ -96,10 +98,10 @@ impl Holds {
     }
 
     /// What this owner holds of a lock, and still believes in.
-    pub(super) fn of_owner(&self, ask: &Ask, now: BootInstant) -> Option<Arc<Slot>> {
+    pub(super) fn of_owner(&self, ask: &Ask, now: Moment) -> Option<Arc<Slot>> {
         let tables = self.tables();
         let slot = tables.by_owner.get(&(ask.lock.clone(), ask.owner.clone()))?;
-        let believed = now < slot.state().deadline();
+        let believed = slot.state().sound(now);
         believed.then(|| slot.clone())
     }
 
@@ -162,7 +164,7 @@ impl Holds {
         let mut tables = self.tables();
         let over = |slot: &Arc<Slot>| {
             let state = slot.state();
-            now >= state.sent.plus(state.left).plus(state.left)
+            now >= state.sent.boot.plus(state.left).plus(state.left)
         };
         tables.by_req.retain(|_, slot| !over(slot));
         tables.by_owner.retain(|_, slot| !over(slot));

@@ -16,6 +16,7 @@ use super::node::{Generation, Heal, NodeDue, NodeKept, QuorumNode, Round, Vote};
 use crate::engine;
 use crate::error::{Error, Kind};
 use crate::lost::Why;
+use crate::moment::Moment;
 use crate::seam::{Due, Kept, Key};
 use crate::token::Token;
 
@@ -84,7 +85,7 @@ impl<N: QuorumNode> Inner<N> {
     }
 
     async fn renew(&self, items: &mut [Item]) -> Vec<Kept> {
-        let sent = self.clock().now();
+        let sent = self.moment();
         let size = self.nodes.len();
         let shortest = items.iter().map(|i| i.ttl).min().unwrap_or_default();
         // A large batch takes its time; a sixth of a TTL still leaves room for two more tries.
@@ -120,7 +121,7 @@ impl<N: QuorumNode> Inner<N> {
     }
 
     /// What a majority says of one hold.
-    fn judge(&self, item: &Item, sent: crate::BootInstant) -> Kept {
+    fn judge(&self, item: &Item, sent: Moment) -> Kept {
         let size = self.nodes.len();
         let (mut held, mut owned) = (Vec::new(), vec![None; size]);
         let mut lost = Vec::new();
@@ -254,7 +255,7 @@ impl<N: QuorumNode> Inner<N> {
             let Ok(Vote::Granted { generation, .. }) = vote else { continue };
             let mut state = slot.state();
             // Only what was taken while the hold was sound may ever count.
-            if !state.over && self.clock().now() < state.deadline() {
+            if !state.over && state.sound(self.moment()) {
                 state.owned[i] = Some(generation);
             }
         }

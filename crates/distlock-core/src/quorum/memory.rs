@@ -49,6 +49,7 @@ static CAPABILITY: Capability = Capability {
     wake: WakeUp::Push,
     drift_percent: 10,
     drift_floor: Duration::from_millis(2),
+    wall_witness: true,
     notes: &["For tests: everything is gone when the process ends."],
 };
 

@@ -124,9 +124,9 @@ impl<N: QuorumNode> Inner<N> {
     /// The same request once more: what it holds, counted from now and no longer than before.
     fn replay(&self, ask: &Ask) -> Option<Grant> {
         let slot = self.holds.of(&ask.req)?;
-        let now = self.clock().now();
+        let now = self.moment();
         let state = slot.state();
-        (now < state.deadline()).then(|| Grant {
+        state.sound(now).then(|| Grant {
             req: ask.req,
             tokens: TokenRange::one(slot.token),
             sent: now,
@@ -138,7 +138,7 @@ impl<N: QuorumNode> Inner<N> {
 
     /// Enters what the same owner holds through this client, if a majority of nodes confirms it.
     async fn enter_again(&self, ask: &Arc<Ask>, asked: bool) -> Option<Grant> {
-        let slot = self.holds.of_owner(ask, self.clock().now())?;
+        let slot = self.holds.of_owner(ask, self.moment())?;
         let kept = Box::pin(self.renew_slot(&slot, ask.ttl)).await;
         let Kept::Until { sent, ttl, margin, waiters } = kept else { return None };
         if asked {
@@ -186,7 +186,7 @@ impl<N: QuorumNode> Inner<N> {
     ) -> Duration {
         let now = self.clock().now();
         if tally.answered() >= self.majority {
-            wait.heard = tally.sent;
+            wait.heard = tally.sent.boot;
         }
         for vote in tally.votes.iter().flatten() {
             if let Vote::NotYet { why, .. } = vote {
@@ -211,7 +211,7 @@ impl<N: QuorumNode> Inner<N> {
         }
         if tally.split(self.majority) {
             wait.splits += 1;
-            return back_off(now.since(tally.sent), wait.splits);
+            return back_off(now.since(tally.sent.boot), wait.splits);
         }
         wait.splits = 0;
         let poll = POLL.0 * 2u32.saturating_pow(wait.polls.min(4));

@@ -8,3 +8,4 @@ mod node;
 mod scene;
 mod time;
 mod undo;
+mod wall;

@@ -87,12 +87,12 @@ pub async fn a_replayed_grant_counts_from_the_first(site: &Site) {
     let (locks, name) = (site.client().await, site.name());
     let ask = ask(site, &name, site.ttl() * 10, Patience::Never);
     let first = granted(&locks, &ask).await;
-    let took = site.clock().now().since(first.sent);
+    let took = site.clock().now().since(first.sent.boot);
     // Past the step of a coarse store, so that less is left than at first.
     let pause = site.capability().ttl_step.max(Duration::from_millis(200));
     site.clock().sleep(pause).await;
     let again = granted(&locks, &ask).await;
-    assert!(again.sent > first.sent, "a replay counts from its own question");
+    assert!(again.sent.boot > first.sent.boot, "a replay counts from its own question");
     // Less is left in which clocks could drift apart, so less is given up for that.
     // The lease began when the first question arrived, which is between its departure and its answer.
     let slack = Duration::from_millis(20) + site.capability().margin(pause * 2) + took;
@@ -166,7 +166,7 @@ pub async fn renewing_never_brings_back(site: &Site) {
     let ask = ask(site, &name, site.short(), Patience::Never);
     let grant = granted(&a, &ask).await;
     let due = [Due { key: ask.key(), ttl: LONG }];
-    let end = grant.sent.plus(grant.ttl).plus(Duration::from_millis(100));
+    let end = grant.sent.boot.plus(grant.ttl).plus(Duration::from_millis(100));
     site.clock().sleep_until(end).await;
     let kept = a.backend().keep(&due).await;
     assert!(matches!(kept[..], [Kept::Lost(_)]), "an ended hold was renewed: {kept:?}");
