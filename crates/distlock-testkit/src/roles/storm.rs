@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use distlock_core::Clock;
+use distlock_core::capability::Order;
 
 use super::Stage;
 use crate::history::Recorder;
@@ -11,7 +12,8 @@ use crate::history::Recorder;
 /// How long each hold lasts: long enough that whoever looks for the holder still finds it.
 const WORK: Duration = Duration::from_millis(15);
 
-/// Says `served` after a round that began after `serve?` was heard; ends at `stop`.
+/// Says `served` after a round that began after `serve?` was heard, and then steps back where there is
+/// no line; ends at `stop`.
 pub(super) async fn storm(mut stage: Stage) {
     let locks = stage.client().await;
     let (name, ttl) = (stage.need("name").to_owned(), stage.millis("ttl").expect("ttl="));
@@ -35,6 +37,10 @@ pub(super) async fn storm(mut stage: Stage) {
         let _ = recorder.release(guard).await.expect("a release");
         if asked.take().is_some() {
             stage.say("served");
+            // Where there is no line, who goes on asking may keep the others out for ever.
+            if stage.suite.capability.order == Order::None {
+                asked = Some(stage.hear().await);
+            }
         }
     }
     recorder.end().expect("a history");
