@@ -88,5 +88,6 @@ pub async fn a_storm_of_kills_and_stops_breaks_nothing(site: &Site) {
     assert!(found.is_empty(), "{} violations, the first: {}", found.len(), found[0]);
     let grants = events.iter().filter(|e| matches!(e.what, history::What::Granted { .. })).count();
     eprintln!("{FAULTS} faults among {PROCESSES} processes: {grants} grants, all in order");
-    assert!(grants > 50, "only {grants} grants");
+    // A store with a long shortest TTL waits most of the time for whoever was killed.
+    assert!(grants > 2 * usize::try_from(FAULTS).unwrap_or(0), "only {grants} grants");
 }
