@@ -16,6 +16,7 @@ mod options;
 mod place;
 mod plain;
 mod promises;
+mod recipe;
 mod redlock;
 mod replicas;
 mod router;

@@ -24,8 +24,7 @@ use distlock_core::leased::Leased;
 use distlock_core::seam::{Ask, Backend, Due, Event, Force, Forced, Key, Released};
 use distlock_core::state::Pulse;
 use distlock_core::{
-    Clock, Error, FullName, HoldInfo, Holder, Kind, Label, LockInfo, Mode, Owner, ReqId, Standing,
-    Store, Token, TokenRange, Why,
+    Clock, Error, FullName, Kind, LockInfo, ReqId, Standing, Store, Token, TokenRange, Why,
 };
 use redis::Value;
 
@@ -35,6 +34,7 @@ use crate::link::Link;
 use crate::node::Shared;
 use crate::open::Target;
 use crate::promises::capability;
+use crate::recipe::{self, holder, left, text, token, view};
 use crate::replicas;
 use crate::router::Router;
 use crate::scan;
@@ -100,7 +100,7 @@ impl Plain {
         let make = |_: &_| Call { script: &INSPECT, keys: keys.clone(), args: Vec::new() };
         let (value, _) = self.router.play(&Keys::of(first), make).await?;
         let Value::Array(answers) = value else { return Err(odd(&value)) };
-        let seen = locks.iter().zip(answers).map(|(lock, answer)| view(lock, words(answer)?));
+        let seen = locks.iter().zip(answers).map(|(lock, answer)| view(lock, &words(answer)?, odd));
         Ok(seen.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 }
@@ -118,42 +118,9 @@ fn odd(value: &Value) -> Error {
     Error::new(Kind::Store, format!("an answer that makes no sense: {value:?}")).unknown()
 }
 
-fn text(word: Option<&Value>) -> Option<&str> {
-    match word? {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
-}
-
-fn number(word: Option<&Value>) -> Option<u64> {
-    match word? {
-        Value::Int(n) => u64::try_from(*n).ok(),
-        other => text(Some(other))?.parse().ok(),
-    }
-}
-
-fn token(word: Option<&Value>) -> Option<Token> {
-    number(word).and_then(|n| Token::new(n).ok())
-}
-
 /// The recipe's key and ours beside it.
 fn keys(lock: &FullName) -> Result<Vec<Vec<u8>>, Error> {
-    let name = match lock.space.as_str() {
-        "" => lock.name.to_string(),
-        // Under our own prefix, where no name without a namespace can be.
-        space => format!("{PREFIX}p:{space}:{}", lock.name),
-    };
-    if lock.space.as_str().is_empty() && name.starts_with(PREFIX) {
-        return Err(Error::new(
-            Kind::Usage,
-            format!("{name:?} is among the keys of distlock itself"),
-        )
-        .lock(lock)
-        .with_hint(
-            "with algorithm=plain a lock's name is its key: use one that does not start with dl:",
-        ));
-    }
+    let name = recipe::key(lock, PREFIX, &[PREFIX])?;
     let keys = Keys::of(lock);
     let ours = ["f", "i", "l", "c"].map(|part| keys.part(part));
     Ok(std::iter::once(name).chain(ours).map(String::into_bytes).collect())
@@ -178,49 +145,6 @@ fn reads(message: &[u8]) -> Option<Wake> {
         }
         _ => None,
     }
-}
-
-/// Owner, label, token and age, if the holder is one of ours.
-fn holder(words: &[Value], left: Option<Duration>) -> Option<Holder> {
-    Some(Holder {
-        owner: Owner::named(text(words.first())?).ok()?,
-        label: Label::new(text(words.get(1))?),
-        token: token(words.get(2))?,
-        age: Duration::from_micros(number(words.get(3))?),
-        left,
-    })
-}
-
-/// What is left of a key; nothing is known of one that another client made without a TTL.
-fn left(word: Option<&Value>) -> Option<Duration> {
-    number(word).map(Duration::from_millis)
-}
-
-fn view(lock: &FullName, words: Vec<Value>) -> Result<Option<LockInfo>, Error> {
-    let Some(held) = words.first() else { return Ok(None) };
-    let value = match held {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        other => return Err(odd(other)),
-    };
-    let left = left(words.get(1));
-    let foreign = Owner::named("foreign")?;
-    let holder = holder(words.get(2..).unwrap_or_default(), left).unwrap_or(Holder {
-        owner: foreign,
-        label: Label::new("a client that is not distlock's"),
-        token: Token::MIN,
-        age: Duration::ZERO,
-        left,
-    });
-    // The value is how a holder proves itself: only the request id of ours is shown.
-    let req = value.get(..32).and_then(|v| v.parse().ok()).unwrap_or(ReqId::from_bytes([0; 16]));
-    let hold = HoldInfo {
-        req,
-        holder,
-        mode: Mode::Exclusive,
-        lingering: value.ends_with(":released"),
-        revoked: value.ends_with(":revoked"),
-    };
-    Ok(Some(LockInfo { lock: lock.clone(), holds: vec![hold], waiters: Vec::new() }))
 }
 
 impl Store for Plain {

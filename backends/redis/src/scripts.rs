@@ -74,7 +74,7 @@ fn fill(text: &str, source: Source) -> String {
 
 impl Source {
     /// The line that reads it, in microseconds since 1970.
-    const fn line(self) -> &'static str {
+    pub(crate) const fn line(self) -> &'static str {
         match self {
             Source::Server => "local now = redis.call('TIME') now = now[1] * 1000000 + now[2]",
             #[cfg(test)]
@@ -95,11 +95,11 @@ pub(crate) struct Scripts {
 }
 
 /// What grants or queues must not run on a server that is out of memory.
-const GROWS: &str = "#!lua\n";
+pub(crate) const GROWS: &str = "#!lua\n";
 /// What frees or keeps must.
-const FREES: &str = "#!lua flags=allow-oom\n";
+pub(crate) const FREES: &str = "#!lua flags=allow-oom\n";
 /// What only looks can run on a replica.
-const LOOKS: &str = "#!lua flags=no-writes\n";
+pub(crate) const LOOKS: &str = "#!lua flags=no-writes\n";
 
 /// The keys of a lock that is waited for, without the tombstones.
 const LINE: usize = 4;

@@ -15,10 +15,7 @@ use distlock_core::quorum::{
     Ballot, Bid, Commit, Committed, Generation, Heal, NodeDue, NodeKept, QuorumNode, Round, Vote,
 };
 use distlock_core::seam::{Ask, Force, Forced, Key, Released};
-use distlock_core::{
-    Clock, Error, FullName, HoldInfo, Holder, Kind, Label, LockInfo, Mode, Owner, ReqId, Standing,
-    Token, Why,
-};
+use distlock_core::{Clock, Error, FullName, LockInfo, Standing, Token, Why};
 use futures_util::future::join_all;
 use redis::Value;
 
@@ -28,6 +25,7 @@ use super::names;
 use super::server::Server;
 use crate::call::{Call, Script};
 use crate::keys;
+use crate::recipe::{self, holder, left, number, view};
 
 macro_rules! script {
     ($name:literal) => {
@@ -53,29 +51,17 @@ pub(crate) struct PlainNode {
 
 /// The recipe's key, and ours beside it.
 fn keys(lock: &FullName) -> Result<[Vec<u8>; 2], Error> {
-    let name = match lock.space.as_str() {
-        "" => lock.name.to_string(),
-        // Under our own prefix, where no name without a namespace can be.
-        space => format!("{}p:{space}:{}", names::PREFIX, lock.name),
-    };
-    let ours = [names::PREFIX, keys::PREFIX].iter().any(|prefix| name.starts_with(prefix));
-    if lock.space.as_str().is_empty() && ours {
-        let what = format!("{name:?} is among the keys of distlock itself");
-        return Err(Error::new(Kind::Usage, what).lock(lock).with_hint(
-            "with algorithm=plain a lock's name is its key: use one that does not start with dl: \
-             or rl:",
-        ));
-    }
+    let name = recipe::key(lock, names::PREFIX, &[keys::PREFIX, names::PREFIX])?;
     Ok([name.into_bytes(), (names::record(lock) + INFO).into_bytes()])
 }
 
-fn text(n: impl ToString) -> Vec<u8> {
+fn bytes(n: impl ToString) -> Vec<u8> {
     n.to_string().into_bytes()
 }
 
 fn millis(d: Duration) -> Vec<u8> {
     // Rounded up: a lease that ends a part of a millisecond early could pass on too soon.
-    text(d.as_micros().div_ceil(1000))
+    bytes(d.as_micros().div_ceil(1000))
 }
 
 fn words(value: &Value) -> Result<&[Value], Error> {
@@ -83,34 +69,6 @@ fn words(value: &Value) -> Result<&[Value], Error> {
         Value::Array(words) => Ok(words),
         other => Err(odd(other)),
     }
-}
-
-fn number(word: Option<&Value>) -> Option<u64> {
-    match word? {
-        Value::Int(n) => u64::try_from(*n).ok(),
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
-        _ => None,
-    }
-}
-
-/// What is left of a key; nothing is known of one that another client made without a TTL.
-fn left(word: Option<&Value>) -> Option<Duration> {
-    number(word).map(Duration::from_millis)
-}
-
-/// Owner, label, token and age, if the holder is one of ours.
-fn holder(words: &[Value], left: Option<Duration>) -> Option<Holder> {
-    let text = |i: usize| match words.get(i)? {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        _ => None,
-    };
-    Some(Holder {
-        owner: Owner::named(text(0)?).ok()?,
-        label: Label::new(text(1)?),
-        token: Token::new(number(words.get(2))?).ok()?,
-        age: Duration::from_micros(number(words.get(3))?),
-        left,
-    })
 }
 
 impl PlainNode {
@@ -125,13 +83,13 @@ impl PlainNode {
             return Ok(Vote::NotYet { left, why });
         }
         let args = vec![
-            text(ask.req),
-            text(round.0),
+            bytes(ask.req),
+            bytes(round.0),
             millis(ask.ttl),
             ask.owner.as_str().into(),
             ask.label.as_str().into(),
-            text(token.get()),
-            text(ask.min_hold.as_micros()),
+            bytes(token.get()),
+            bytes(ask.min_hold.as_micros()),
         ];
         let call = Call { script: &PROPOSE, keys: keys(&ask.lock)?.into(), args };
         vote(&self.server.play(&link, &call).await?, round)
@@ -141,8 +99,8 @@ impl PlainNode {
         let (mut all, mut args) = (Vec::new(), Vec::new());
         for d in due {
             all.extend(keys(&d.key.lock)?);
-            let round = d.generation.map(|g| text(g.0)).unwrap_or_default();
-            args.extend([text(d.key.req), round, millis(d.ttl)]);
+            let round = d.generation.map(|g| bytes(g.0)).unwrap_or_default();
+            args.extend([bytes(d.key.req), round, millis(d.ttl)]);
         }
         let value = self.play(Call { script: &RENEW, keys: all, args }).await?;
         let answers = words(&value)?;
@@ -154,7 +112,7 @@ impl PlainNode {
 
     async fn give(&self, key: &Key, how: Vec<u8>) -> Result<Value, Error> {
         let keys = keys(&key.lock)?.into();
-        self.play(Call { script: &RELEASE, keys, args: vec![text(key.req), how] }).await
+        self.play(Call { script: &RELEASE, keys, args: vec![bytes(key.req), how] }).await
     }
 
     async fn look(&self, locks: &[FullName]) -> Result<Vec<LockInfo>, Error> {
@@ -163,7 +121,8 @@ impl PlainNode {
             all.extend(keys(lock)?);
         }
         let value = self.play(Call { script: &INSPECT, keys: all, args: Vec::new() }).await?;
-        let seen = locks.iter().zip(words(&value)?).map(|(lock, answer)| view(lock, answer));
+        let seen =
+            locks.iter().zip(words(&value)?).map(|(lock, answer)| view(lock, words(answer)?, odd));
         Ok(seen.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 }
@@ -205,34 +164,6 @@ fn kept(answer: &Value) -> Option<NodeKept> {
         2 => NodeKept::Lost(Why::Revoked),
         _ => return None,
     })
-}
-
-fn view(lock: &FullName, answer: &Value) -> Result<Option<LockInfo>, Error> {
-    let words = words(answer)?;
-    let Some(held) = words.first() else { return Ok(None) };
-    let Value::BulkString(value) = held else { return Err(odd(held)) };
-    let (value, left) = (String::from_utf8_lossy(value), left(words.get(1)));
-    let holder = holder(words.get(2..).unwrap_or_default(), left);
-    let holder = match holder {
-        Some(holder) => holder,
-        None => Holder {
-            owner: Owner::named("foreign")?,
-            label: Label::new("a client that is not distlock's"),
-            token: Token::MIN,
-            age: Duration::ZERO,
-            left,
-        },
-    };
-    // The value is how a holder proves itself: only the request id of ours is shown.
-    let req = value.get(..32).and_then(|v| v.parse().ok()).unwrap_or(ReqId::from_bytes([0; 16]));
-    let hold = HoldInfo {
-        req,
-        holder,
-        mode: Mode::Exclusive,
-        lingering: value.ends_with(":released"),
-        revoked: value.ends_with(":revoked"),
-    };
-    Ok(Some(LockInfo { lock: lock.clone(), holds: vec![hold], waiters: Vec::new() }))
 }
 
 impl QuorumNode for PlainNode {
@@ -285,7 +216,7 @@ impl QuorumNode for PlainNode {
         if keys(&key.lock).is_err() {
             return Ok(());
         }
-        answers::cancelled(&self.give(key, text(upto.0)).await?)
+        answers::cancelled(&self.give(key, bytes(upto.0)).await?)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -313,7 +244,7 @@ impl QuorumNode for PlainNode {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        let token = token.map(|t| text(t.get())).unwrap_or_default();
+        let token = token.map(|t| bytes(t.get())).unwrap_or_default();
         let how = if how == Force::Now { b"n".to_vec() } else { b"r".to_vec() };
         let keys = keys(lock)?.into();
         answers::forced(&self.play(Call { script: &FORCE, keys, args: vec![token, how] }).await?)

@@ -7,27 +7,8 @@
 use std::sync::LazyLock;
 
 use crate::call::Script;
-
-/// Where a script has its time from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Source {
-    /// The server's clock: the only one that counts.
-    Server,
-    /// A key that a test sets.
-    #[cfg(test)]
-    Key,
-}
-
-impl Source {
-    /// The line that reads it, in microseconds since 1970.
-    const fn line(self) -> &'static str {
-        match self {
-            Source::Server => "local now = call('TIME') now = now[1] * 1000000 + now[2]",
-            #[cfg(test)]
-            Source::Key => "local now = tonumber(call('GET', 'rl:clock'))",
-        }
-    }
-}
+pub(crate) use crate::scripts::Source;
+use crate::scripts::{FREES, GROWS, LOOKS};
 
 /// The scripts of all moves.
 pub(crate) struct Scripts {
@@ -40,13 +21,6 @@ pub(crate) struct Scripts {
     pub(crate) force: Script,
     pub(crate) inspect: Script,
 }
-
-/// What grants or queues must not run on a server that is out of memory.
-const GROWS: &str = "#!lua\n";
-/// What frees or keeps must.
-const FREES: &str = "#!lua flags=allow-oom\n";
-/// What only looks.
-const LOOKS: &str = "#!lua flags=no-writes\n";
 
 /// What stands before the rules where there is no usual case.
 const BEGIN: &str = "local call, pack, unpack = redis.call, struct.pack, struct.unpack\n--@now\n";

@@ -58,7 +58,7 @@ impl Scene {
         locks: &[FullName],
     ) -> (Value, Vec<NodeState>) {
         let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg("rl:clock").arg(now).arg("EX").arg(10_000).ignore();
+        pipe.cmd("SET").arg("dl:clock").arg(now).arg("EX").arg(10_000).ignore();
         pipe.add_command(held(call).by_sha());
         pipe.add_command(held(moves::inspect(locks)).by_sha());
         pipe.cmd("EVAL").arg(FOR_EVER).arg(0);
