@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rusqlite::Connection;
 
@@ -15,12 +15,15 @@ use rusqlite::Connection;
 const LONG: u64 = 16 << 20;
 /// After how many transactions to look.
 const LOOK: u32 = 64;
-/// And after one that did not succeed, because somebody reads: each try stops the others.
+/// And after one that did not succeed, because somebody reads: each try stops the others. The
+/// longer the log has become, the more a try may cost and the sooner the next one comes.
 const LATER: u32 = 1024;
+/// How long a try may stop the others while the log is just too long.
+const HASTE_MS: u32 = 20;
 
 pub(crate) struct Log {
     path: PathBuf,
-    hasty: Arc<AtomicBool>,
+    hasty: Arc<AtomicU32>,
     wait: u32,
 }
 
@@ -31,8 +34,8 @@ impl Log {
         Self { path: path.into(), hasty: Arc::default(), wait: LOOK }
     }
 
-    /// Tells the connection's busy handler to give up soon.
-    pub(crate) fn hasty(&self) -> &Arc<AtomicBool> {
+    /// Tells the connection's busy handler to give up after so many milliseconds; 0: in its own time.
+    pub(crate) fn hasty(&self) -> &Arc<AtomicU32> {
         &self.hasty
     }
 
@@ -43,14 +46,16 @@ impl Log {
             return;
         }
         self.wait = LOOK;
-        if fs::metadata(&self.path).is_ok_and(|m| m.len() > LONG) {
-            self.hasty.store(true, Ordering::Relaxed);
+        let len = fs::metadata(&self.path).map_or(0, |m| m.len());
+        let times = u32::try_from(len / LONG).unwrap_or(u32::MAX).min(16);
+        if times > 0 {
+            self.hasty.store(HASTE_MS * times, Ordering::Relaxed);
             let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
             let busy = conn.query_row(sql, [], |r| r.get::<_, bool>(0));
-            self.hasty.store(false, Ordering::Relaxed);
+            self.hasty.store(0, Ordering::Relaxed);
             if !matches!(busy, Ok(false)) {
-                tracing::debug!(?busy, "the log stays long for now");
-                self.wait = LATER;
+                tracing::debug!(?busy, len, "the log stays long for now");
+                self.wait = (LATER / times).max(LOOK);
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use distlock_core::host::Boot;
@@ -21,8 +21,6 @@ const APPLICATION: i32 = 0x6473_746C;
 const LAYOUT: i32 = 1;
 /// How long to wait for another process's transaction.
 pub(crate) const BUSY: Duration = Duration::from_secs(9);
-/// How long for something that can as well be done later.
-const HASTE: Duration = Duration::from_millis(20);
 /// How long to sleep between two looks at a lock that another process has: SQLite's own handler
 /// sleeps up to 100 ms, which is many commits.
 const NAP: Duration = Duration::from_micros(100);
@@ -48,11 +46,11 @@ const TABLES: &str = "
     ) STRICT, WITHOUT ROWID;";
 
 /// Opens a connection to a database of ours, made new if the file is empty.
-/// While `hasty` is set it waits for others only for a moment.
+/// While `hasty` is not 0 it waits for others only so many milliseconds.
 pub(crate) fn connect(
     file: &Path,
     boot: &Boot,
-    hasty: &Arc<AtomicBool>,
+    hasty: &Arc<AtomicU32>,
 ) -> Result<Connection, Error> {
     let wrong = |e| trouble(file, e);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -67,8 +65,8 @@ pub(crate) fn connect(
     Ok(conn)
 }
 
-/// Waits for another's lock in naps, for [`BUSY`] in all, or [`HASTE`].
-fn patience(hasty: Arc<AtomicBool>) -> impl FnMut(i32) -> bool + Send + 'static {
+/// Waits for another's lock in naps, for [`BUSY`] in all, or as long as `hasty` says.
+fn patience(hasty: Arc<AtomicU32>) -> impl FnMut(i32) -> bool + Send + 'static {
     let clock = Clock::system();
     let mut start = clock.now();
     move |n| {
@@ -79,7 +77,11 @@ fn patience(hasty: Arc<AtomicBool>) -> impl FnMut(i32) -> bool + Send + 'static 
         // SQLite calls from inside a statement: the thread must wait here. Parking may end early,
         // which only means one more look.
         std::thread::park_timeout(nap);
-        clock.now().since(start) < if hasty.load(Ordering::Relaxed) { HASTE } else { BUSY }
+        let most = match hasty.load(Ordering::Relaxed) {
+            0 => BUSY,
+            ms => Duration::from_millis(ms.into()),
+        };
+        clock.now().since(start) < most
     }
 }
 

@@ -25,7 +25,8 @@ fn crowd() {
     }
     let log = std::fs::metadata(dir.path().join("locks.db-wal")).unwrap().len();
     eprintln!("crowd: the log has {log} bytes");
-    assert!(log < 64 << 20, "{log}");
+    // Untrimmed it grows by some 20 MB a second for ten seconds.
+    assert!(log < 96 << 20, "{log}");
 }
 
 /// In a child: eight locks that are kept for a while by renewal alone, beside 64 tasks that take

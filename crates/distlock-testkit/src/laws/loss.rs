@@ -10,13 +10,13 @@ use crate::wait::{LONG, all_free, busy, give_back, soon, take, until, within};
 /// A living holder keeps its lock for many TTLs.
 pub async fn renewal_outlasts_many_ttls(site: &Site) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
-    let guard = a.lock(&name).ttl(site.ttl()).await.expect("a grant");
+    let guard = a.lock(&name).ttl(site.steady()).await.expect("a grant");
     let clock = site.clock();
-    let end = clock.now().plus(site.ttl() * 4);
+    let end = clock.now().plus(site.steady() * 5 / 2);
     while clock.now() < end {
         guard.check().expect("still held");
         busy(&b, &name).await;
-        clock.sleep(site.ttl() / 5).await;
+        clock.sleep(site.steady() / 20).await;
     }
     assert!(guard.remaining() <= guard.ttl());
     give_back(guard).await;
@@ -102,7 +102,7 @@ pub async fn s07_a_deleted_record_is_found_out(site: &Site) {
 pub async fn s09_a_blocked_executor_is_still_renewed(site: &Site) {
     let (site, name) = (site.clone(), site.name());
     let other = site.client().await;
-    let (ttl, watched) = (site.ttl(), name.clone());
+    let (ttl, watched) = (site.steady(), name.clone());
     let (tx, rx) = tokio::sync::oneshot::channel();
     distlock_core::engine::thread("blocked", move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -110,7 +110,7 @@ pub async fn s09_a_blocked_executor_is_still_renewed(site: &Site) {
             let locks = site.client().await;
             let guard = locks.lock(&name).ttl(ttl).await.expect("a grant");
             #[allow(clippy::disallowed_methods)] // blocking the executor is what is tested
-            std::thread::sleep(ttl * 3);
+            std::thread::sleep(ttl * 5 / 4);
             let checked = guard.check();
             let released = guard.release().await;
             let _ = tx.send((checked, released));

@@ -10,7 +10,7 @@ use crate::wait::{LONG, busy, give_back, soon, take, task};
 /// At `max_hold` renewal stops, the holder is told, and the lock is free for the next.
 pub async fn s10_max_hold_ends_the_hold(site: &Site) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
-    let (ttl, max) = (site.ttl(), site.ttl() * 5 / 2);
+    let (ttl, max) = (site.steady(), site.steady() * 5 / 4);
     let clock = site.clock();
     let start = clock.now();
     let guard = a.lock(&name).ttl(ttl).max_hold(max).await.expect("a grant");

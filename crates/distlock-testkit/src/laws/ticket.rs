@@ -21,11 +21,11 @@ pub async fn detach_and_resume(site: &Site) {
     give_back(guard).await;
     all_free(&a, &name).await;
     // From here on it is renewed again.
-    let guard = a.lock(&name).ttl(site.ttl()).await.expect("a grant");
+    let guard = a.lock(&name).ttl(site.steady()).await.expect("a grant");
     let ticket = guard.detach().expect("a ticket");
     let guard = b.resume(&ticket).await.expect("a hold to take up");
     let clock = site.clock();
-    clock.sleep(site.ttl() * 2).await;
+    clock.sleep(site.steady() * 5 / 4).await;
     guard.check().expect("renewed after it was taken up");
     give_back(guard).await;
 }
