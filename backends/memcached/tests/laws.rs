@@ -3,7 +3,7 @@ use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks};
 use distlock_memcached::{Memcached, capability, lock_key};
 use distlock_testkit::servers::{Server, memcached};
-use distlock_testkit::{Made, Site, Suite, suite};
+use distlock_testkit::{Made, Road, Site, Suite, suite};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -30,6 +30,10 @@ suite!(
         let mut answer = [0; 4];
         stream.read_exact(&mut answer).await.expect("an answer");
         assert_eq!(&answer, b"HD\r\n", "the item goes");
+    }))
+    .road(|site| Box::pin(async move {
+        // It is read, and then deleted by what was read.
+        Road::past(site.url(), &[server(site).addr()]).await.map(Road::undo_needs_answers)
     }))
     .restart(|site| Box::pin(async move {
         server(site).restart().await.expect("it starts again");

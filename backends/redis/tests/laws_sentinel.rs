@@ -11,11 +11,12 @@ use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks, engine};
 use distlock_redis::{Kind, RedisOptions, capability, open};
 use distlock_testkit::servers::{Redis, Sentinels, Wire};
-use distlock_testkit::{Made, Suite, run};
+use distlock_testkit::{Made, Road, Suite, run};
 use tokio::sync::Mutex;
 
 static SERVERS: Mutex<Option<Arc<Sentinels>>> = Mutex::const_new(None);
 static DATABASE: AtomicU32 = AtomicU32::new(0);
+static ROAD: AtomicU32 = AtomicU32::new(0);
 
 /// A law's share of the servers.
 struct Share {
@@ -60,6 +61,18 @@ fn suite() -> Suite {
             Box::pin(async move { Ok(Locks::from_store(open(url?).await?)) })
         },
     )
+    .road(|site| {
+        Box::pin(async move {
+            let Share { servers, .. } = site.kept().expect("what was made");
+            let primary = servers.primary().await?.addr();
+            // The sentinels watch the same primary under another name, at the proxy's address.
+            let name = format!("road-{}", ROAD.fetch_add(1, Ordering::Relaxed));
+            let road = Road::past(&primary.to_string(), &[primary]).await?;
+            servers.watch(&name, road.url().parse().expect("an address")).await?;
+            let url = site.url().replace(Sentinels::SERVICE, &name);
+            Ok(road.named(url))
+        })
+    })
     .lose(|site, lock| {
         Box::pin(async move {
             let Share { servers, db } = site.kept().expect("what was made");

@@ -23,6 +23,8 @@ pub struct Traits {
     pub restart: bool,
     /// Its connections can be cut.
     pub cut: bool,
+    /// It can be reached through proxies.
+    pub road: bool,
 }
 
 impl Traits {

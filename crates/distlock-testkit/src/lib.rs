@@ -6,6 +6,7 @@
 //! | [`laws`] | the laws every store must pass, plain async functions over a [`Site`] |
 //! | [`history`] | what many processes saw, and whether it can have been one lock |
 //! | [`faulty`] | a store for users' own tests that loses, stalls and steals on command |
+//! | [`Road`] | a way to a store through proxies, for the laws of lost and late answers |
 //! | [`proxy`] | a TCP proxy that delays, cuts, drops and repeats |
 //! | [`servers`] | real servers as values: start, pause, kill, wipe |
 //!
@@ -22,6 +23,7 @@ mod law;
 pub mod laws;
 mod measure;
 pub mod proxy;
+mod road;
 mod roles;
 pub mod servers;
 mod site;
@@ -29,5 +31,6 @@ mod suite;
 mod wait;
 
 pub use law::{Law, Traits};
+pub use road::Road;
 pub use site::{Made, Site};
-pub use suite::{Connect, Hook, Lose, Suite, run};
+pub use suite::{Connect, Hook, Lose, MakeRoad, Suite, run};

@@ -11,6 +11,7 @@ use distlock_core::{Clock, Error, FullName, Locks, memory};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::law::{Law, Traits};
+use crate::road::Road;
 use crate::site::{Made, Site};
 use crate::{laws, roles};
 
@@ -20,6 +21,8 @@ pub type Connect = fn(&str) -> Fut<'static, Result<Locks, Error>>;
 pub type Hook = for<'a> fn(&'a Site) -> Fut<'a, ()>;
 /// Deletes the record of one lock, as an operator would.
 pub type Lose = for<'a> fn(&'a Site, &'a FullName) -> Fut<'a, ()>;
+/// Makes a way to a site's store that leads through proxies.
+pub type MakeRoad = for<'a> fn(&'a Site) -> Fut<'a, Result<Road, Error>>;
 /// Makes a fresh store in a directory of its own.
 type Make = fn(&Path) -> Fut<'static, Result<Made, Error>>;
 
@@ -39,6 +42,7 @@ pub struct Suite {
     pub(crate) wipe: Option<Hook>,
     pub(crate) restart: Option<Hook>,
     pub(crate) cut: Option<Hook>,
+    pub(crate) road: Option<MakeRoad>,
     pub(crate) at_once: usize,
 }
 
@@ -54,6 +58,7 @@ impl Suite {
             wipe: None,
             restart: None,
             cut: None,
+            road: None,
             at_once: AT_ONCE,
         }
     }
@@ -65,8 +70,9 @@ impl Suite {
         // One suite a program: what is leaked here lives as long as the program does anyway.
         let (capability, by_url) = (&*Box::leak(Box::new(capability)), Some((make, connect)));
         let processes = true;
-        let (lose, wipe, restart, cut, at_once) = (None, None, None, None, AT_ONCE);
-        Self { capability, by_url, processes, lose, wipe, restart, cut, at_once }
+        let (lose, wipe, restart, cut) = (None, None, None, None);
+        let (road, at_once) = (None, AT_ONCE);
+        Self { capability, by_url, processes, lose, wipe, restart, cut, road, at_once }
     }
 
     /// A store that only this process reaches by its URL: laws of several processes are not listed.
@@ -122,6 +128,14 @@ impl Suite {
         self
     }
 
+    /// Adds how the store is reached through proxies: the laws of lost and late answers are then
+    /// listed.
+    #[must_use]
+    pub fn road(mut self, make: MakeRoad) -> Self {
+        self.road = Some(make);
+        self
+    }
+
     fn traits(&self) -> Traits {
         Traits {
             capability: self.capability,
@@ -131,6 +145,7 @@ impl Suite {
             wipe: self.wipe.is_some(),
             restart: self.restart.is_some(),
             cut: self.cut.is_some(),
+            road: self.road.is_some(),
         }
     }
 

@@ -17,7 +17,7 @@ use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, Error, Guard, Locks, Released};
 use distlock_redis::{Algorithm, RedisOptions, open, redlock_capability};
 use distlock_testkit::servers::{Redis, Server, raw};
-use distlock_testkit::{Made, Suite};
+use distlock_testkit::{Made, Road, Suite};
 
 /// Room for what the laws ask for, no quarantine (all servers are new), and a bound that also holds
 /// while the machine runs other laws.
@@ -89,6 +89,13 @@ fn suite<const N: usize>(algorithm: Algorithm) -> Suite {
         },
     )
     .at_once(4)
+    .road(|site| {
+        Box::pin(async move {
+            let nodes = site.kept::<Arc<Nodes>>().expect("servers");
+            let addrs: Vec<SocketAddr> = nodes.0.iter().map(Server::addr).collect();
+            Road::past(site.url(), &addrs).await
+        })
+    })
     .restart(|site| {
         Box::pin(async move {
             let nodes = site.kept::<Arc<Nodes>>().expect("servers");
