@@ -12,7 +12,7 @@ use std::time::Duration;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks, Namespace, engine};
 use distlock_redis::{Kind, RedisOptions, capability, open};
-use distlock_testkit::servers::{Cluster, raw};
+use distlock_testkit::servers::{Cluster, Wire, raw};
 use distlock_testkit::{Made, Road, Suite, run};
 use tokio::sync::Mutex;
 
@@ -64,6 +64,22 @@ fn suite() -> Suite {
                 Locks::options().namespace(space).open(open(url).await?)
             })
         },
+    )
+    .leaves(
+        |site| {
+            Box::pin(async move {
+                let cluster: &Arc<Cluster> = site.kept().expect("what was made");
+                let ours = format!("dl:{{{}:", site.full("any").space);
+                let mut all = Vec::new();
+                for node in cluster.addrs() {
+                    let mut wire = Wire::to(node).await.expect("a connection");
+                    all.extend(wire.leftovers().await.expect("its keys"));
+                }
+                all.retain(|(key, _)| key.starts_with(&ours));
+                all
+            })
+        },
+        &["dl:{", "}:z"],
     )
     .road(|site| {
         Box::pin(async move {

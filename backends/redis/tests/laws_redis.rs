@@ -4,7 +4,7 @@ use std::time::Duration;
 use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_redis::{Kind, RedisOptions, capability, open};
-use distlock_testkit::servers::{Server, redis};
+use distlock_testkit::servers::{Server, Wire, redis};
 use distlock_testkit::{Made, Road, Suite, suite};
 
 suite!(
@@ -22,6 +22,14 @@ suite!(
             let url = StoreUrl::parse(url);
             Box::pin(async move { Ok(Locks::from_store(open(url?).await?)) })
         }
+    )
+    .leaves(
+        |site| Box::pin(async move {
+            let server = site.kept::<Server>().expect("its server");
+            let mut wire = Wire::to(server.addr()).await.expect("a connection");
+            wire.leftovers().await.expect("its keys")
+        }),
+        &["dl:{", "}:z"]
     )
     .road(|site| {
         Box::pin(async move {

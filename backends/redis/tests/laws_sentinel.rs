@@ -10,8 +10,8 @@ use std::time::Duration;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks, engine};
 use distlock_redis::{Kind, RedisOptions, capability, open};
-use distlock_testkit::servers::{Redis, Sentinels, Wire};
-use distlock_testkit::{Made, Road, Suite, run};
+use distlock_testkit::servers::{Redis, Reply, Sentinels, Wire};
+use distlock_testkit::{Made, Road, Site, Suite, run};
 use tokio::sync::Mutex;
 
 static SERVERS: Mutex<Option<Arc<Sentinels>>> = Mutex::const_new(None);
@@ -38,6 +38,15 @@ fn start() -> Result<Sentinels, Error> {
     runtime.expect("a runtime").block_on(Sentinels::with("nopass", many))
 }
 
+/// A connection to the primary, in the database of a site.
+async fn share(site: &Site) -> Wire {
+    let Share { servers, db } = site.kept().expect("what was made");
+    let primary = servers.primary().await.expect("a primary").addr();
+    let mut wire = Wire::to(primary).await.expect("a connection");
+    wire.call(&["SELECT", &db.to_string()]).await.and_then(Reply::ok).expect("OK");
+    wire
+}
+
 fn suite() -> Suite {
     let options = RedisOptions::new().quarantine(false).max_ttl(Duration::from_secs(3600));
     Suite::by_url(
@@ -61,6 +70,10 @@ fn suite() -> Suite {
             Box::pin(async move { Ok(Locks::from_store(open(url?).await?)) })
         },
     )
+    .leaves(
+        |site| Box::pin(async move { share(site).await.leftovers().await.expect("its keys") }),
+        &["dl:{", "}:z"],
+    )
     .road(|site| {
         Box::pin(async move {
             let Share { servers, .. } = site.kept().expect("what was made");
@@ -75,11 +88,10 @@ fn suite() -> Suite {
     })
     .lose(|site, lock| {
         Box::pin(async move {
-            let Share { servers, db } = site.kept().expect("what was made");
-            let primary = servers.primary().await.expect("a primary").addr();
-            let mut wire = Wire::to(primary).await.expect("a connection");
-            wire.call(&["SELECT", &db.to_string()]).await.and_then(|r| r.ok()).expect("OK");
-            let gone = wire.call(&["DEL", &format!("dl:{{{}:{}}}", lock.space, lock.name)]).await;
+            let gone = share(site)
+                .await
+                .call(&["DEL", &format!("dl:{{{}:{}}}", lock.space, lock.name)])
+                .await;
             assert_eq!(gone.expect("an answer").int(), Some(1));
         })
     })

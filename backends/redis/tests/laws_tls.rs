@@ -8,7 +8,7 @@ use std::time::Duration;
 use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_redis::{Kind, RedisOptions, capability, open};
-use distlock_testkit::servers::{Certs, Redis, Server};
+use distlock_testkit::servers::{Certs, Redis, Server, Wire};
 use distlock_testkit::{Made, Road, Suite};
 
 /// Where a server's log is in memory. It is synced after every write, and a dozen servers that wait
@@ -38,6 +38,16 @@ fn main() -> ExitCode {
                 let url = StoreUrl::parse(url);
                 Box::pin(async move { Ok(Locks::from_store(open(url?).await?)) })
             },
+        )
+        .leaves(
+            |site| {
+                Box::pin(async move {
+                    let (server, _) = site.kept::<(Server, Certs)>().expect("its server");
+                    let wire = Wire::to_socket(Redis::socket(server)).await;
+                    wire.expect("a connection").leftovers().await.expect("its keys")
+                })
+            },
+            &["dl:{", "}:z", "dl:epoch"],
         )
         .road(|site| {
             Box::pin(async move {

@@ -25,6 +25,8 @@ pub struct Traits {
     pub cut: bool,
     /// It can be reached through proxies.
     pub road: bool,
+    /// What its locks leave can be looked at.
+    pub leaves: bool,
 }
 
 impl Traits {

@@ -6,6 +6,7 @@
 #![allow(clippy::missing_panics_doc)] // said once, above
 
 pub mod basic;
+pub mod crash;
 pub mod crowd;
 pub mod ending;
 pub mod faults;
@@ -23,7 +24,7 @@ pub mod span;
 pub mod storm;
 pub mod ticket;
 
-use distlock_core::capability::{Family, Reentry};
+use distlock_core::capability::{Family, Fence, Reentry};
 
 use crate::law::{Law, law};
 
@@ -112,6 +113,10 @@ fn several_processes() -> Vec<Law> {
         law!(processes::s06_a_stopped_holder_finds_out)
             .when(|t| t.processes && t.expires())
             .alone(),
+        law!(processes::s28_a_paused_holder_is_refused_by_the_resource)
+            .when(|t| t.processes && t.expires() && t.capability.fence > Fence::Unordered)
+            .alone(),
+        law!(crash::a_kill_leaves_no_key_without_an_end).when(|t| t.processes && t.leaves).alone(),
         law!(processes::s19_killed_waiters_are_passed_over)
             .when(|t| t.processes && t.line())
             .alone(),
@@ -159,6 +164,8 @@ fn on_a_bad_road() -> Vec<Law> {
         law!(road::s22_a_turn_that_was_not_heard_of_is_found)
             .when(|t| t.road && t.line() && t.capability.family == Family::Lease),
         law!(road::a_minority_without_answers_stops_nobody)
+            .when(|t| t.road && t.capability.family == Family::Quorum),
+        law!(road::a_minority_that_missed_a_release_is_told_again)
             .when(|t| t.road && t.capability.family == Family::Quorum),
     ]
 }

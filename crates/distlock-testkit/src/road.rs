@@ -120,6 +120,11 @@ impl Road {
         self.each(Proxy::cut_both);
     }
 
+    /// Every connection is reset, and what was held back is lost.
+    pub(crate) fn reset(&self) {
+        self.each(Proxy::reset);
+    }
+
     /// All is well again.
     pub(crate) fn heal(&self) {
         self.each(Proxy::heal);

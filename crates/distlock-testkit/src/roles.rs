@@ -1,5 +1,6 @@
 //! What this program does when it is the second process of a law.
 
+mod churn;
 mod count;
 mod crowd;
 mod hold;
@@ -15,6 +16,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::site::Site;
 use crate::suite::Suite;
+
+pub(crate) use churn::CHURNED;
 
 /// Names the role; its arguments are `key=value` on the command line.
 pub(crate) const ROLE: &str = "DISTLOCK_TESTKIT_ROLE";
@@ -107,6 +110,7 @@ pub(crate) fn play(role: &str, suite: Suite) -> ExitCode {
             "hold" => hold::hold(stage).await,
             "open" => hold::open(stage).await,
             "resume" => hold::resume(stage).await,
+            "churn" => churn::churn(stage).await,
             "count" => count::count(stage).await,
             "storm" => storm::storm(stage).await,
             "crowd" => crowd::crowd(stage).await,

@@ -21,6 +21,8 @@ pub type Connect = fn(&str) -> Fut<'static, Result<Locks, Error>>;
 pub type Hook = for<'a> fn(&'a Site) -> Fut<'a, ()>;
 /// Deletes the record of one lock, as an operator would.
 pub type Lose = for<'a> fn(&'a Site, &'a FullName) -> Fut<'a, ()>;
+/// What the locks of a site left at its servers: each key, and whether it ends by itself.
+pub type Leftovers = for<'a> fn(&'a Site) -> Fut<'a, Vec<(String, bool)>>;
 /// Makes a way to a site's store that leads through proxies.
 pub type MakeRoad = for<'a> fn(&'a Site) -> Fut<'a, Result<Road, Error>>;
 /// Makes a fresh store in a directory of its own.
@@ -43,6 +45,7 @@ pub struct Suite {
     pub(crate) restart: Option<Hook>,
     pub(crate) cut: Option<Hook>,
     pub(crate) road: Option<MakeRoad>,
+    pub(crate) leaves: Option<(Leftovers, &'static [&'static str])>,
     pub(crate) at_once: usize,
 }
 
@@ -59,6 +62,7 @@ impl Suite {
             restart: None,
             cut: None,
             road: None,
+            leaves: None,
             at_once: AT_ONCE,
         }
     }
@@ -71,8 +75,8 @@ impl Suite {
         let (capability, by_url) = (&*Box::leak(Box::new(capability)), Some((make, connect)));
         let processes = true;
         let (lose, wipe, restart, cut) = (None, None, None, None);
-        let (road, at_once) = (None, AT_ONCE);
-        Self { capability, by_url, processes, lose, wipe, restart, cut, road, at_once }
+        let (road, leaves, at_once) = (None, None, AT_ONCE);
+        Self { capability, by_url, processes, lose, wipe, restart, cut, road, leaves, at_once }
     }
 
     /// A store that only this process reaches by its URL: laws of several processes are not listed.
@@ -136,6 +140,14 @@ impl Suite {
         self
     }
 
+    /// Adds how to see what its locks leave at its servers. Every one of `kinds` is part of some
+    /// key that a client leaves, so that the look is known to see all of them.
+    #[must_use]
+    pub fn leaves(mut self, hook: Leftovers, kinds: &'static [&'static str]) -> Self {
+        self.leaves = Some((hook, kinds));
+        self
+    }
+
     fn traits(&self) -> Traits {
         Traits {
             capability: self.capability,
@@ -146,6 +158,7 @@ impl Suite {
             restart: self.restart.is_some(),
             cut: self.cut.is_some(),
             road: self.road.is_some(),
+            leaves: self.leaves.is_some(),
         }
     }
 

@@ -224,6 +224,8 @@ pub async fn s11_a_release_cancelled_midway_is_finished(site: &Site) {
         assert!(Clock::system().timeout(MIDWAY, held.give_back()).await.is_none());
         assert!(held.check().is_err(), "half given back, and still believed in");
         drop(held);
+        // What was held back is lost: only who asks again gives it back.
+        s.road.reset();
         s.road.heal();
         all_free(&s.look, &s.name).await;
         give_back(again(&s.far, &s.name).await).await;
@@ -342,9 +344,26 @@ pub async fn a_minority_without_answers_stops_nobody(site: &Site) {
         give_back(held).await;
         all_free(&s.look, &s.name).await;
         s.road.heal();
-        // With others cut off, those that were not heard are needed: nothing of it is left there.
-        let other = on(site, site.road().await.turned().minority()).await;
-        other.road.cut();
-        give_back(again(&other.far, &s.name).await).await;
+        nothing_left_there(site, &s.name).await;
     }
+}
+
+/// With others cut off, the nodes of the minority are needed: a lock can only be had if nothing is
+/// left of it there.
+async fn nothing_left_there(site: &Site, name: &str) {
+    let other = on(site, site.road().await.turned().minority()).await;
+    other.road.cut();
+    give_back(again(&other.far, name).await).await;
+}
+
+/// A minority that a release did not reach is told of it again.
+pub async fn a_minority_that_missed_a_release_is_told_again(site: &Site) {
+    let s = on(site, site.road().await.minority()).await;
+    let held = take(&s.far, &s.name).await;
+    s.road.cut();
+    give_back(held).await;
+    // What was held back is lost.
+    s.road.reset();
+    s.road.heal();
+    nothing_left_there(site, &s.name).await;
 }
