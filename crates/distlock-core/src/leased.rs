@@ -163,6 +163,11 @@ impl<S: LeaseStore> Inner<S> {
             Err(e) if e.is_transient() && entry.keeps_its_place(sent.boot) => {
                 tracing::debug!(lock = %ask.lock, error = %e, "asking again");
                 wait.doubtful = true;
+                if !std::mem::replace(&mut wait.troubled, true)
+                    && let Some(seen) = seen
+                {
+                    seen(&Standing { note: Some(in_trouble(&e)), ..Standing::default() });
+                }
                 let pause = POLL.1.min(entry.wait_lease / 4);
                 return Ok(Verdict::Again(self.clock().now().plus(pause)));
             }
@@ -192,7 +197,8 @@ impl<S: LeaseStore> Inner<S> {
             }
             Answer::Spent => return Err(spent()),
         };
-        if changed(&wait.last, &standing) {
+        // That trouble is over is news, whatever the answer.
+        if std::mem::take(&mut wait.troubled) || changed(&wait.last, &standing) {
             tracing::debug!(lock = %ask.lock, %standing, "waiting");
             if let Some(seen) = seen {
                 seen(&standing);
@@ -277,6 +283,8 @@ struct Wait {
     last: Standing,
     /// A question of its was never answered: it may still arrive.
     doubtful: bool,
+    /// Its last question failed, and it was told so.
+    troubled: bool,
     /// How long it last waited to ask a store without a line.
     poll: Option<Duration>,
 }
@@ -316,6 +324,11 @@ fn feel(entry: &Entry, sent: BootInstant, pulse: Pulse) {
 fn changed(last: &Standing, now: &Standing) -> bool {
     let token = |s: &Standing| s.holder.as_ref().map(|h| h.token);
     token(last) != token(now) || last.ahead != now.ahead || *last == Standing::default()
+}
+
+/// What a waiter hears while its store cannot be asked.
+fn in_trouble(e: &Error) -> Arc<str> {
+    format!("the store does not answer ({}); asking again", e.message()).into()
 }
 
 fn not_yet(left: Duration, why: String) -> Standing {

@@ -193,7 +193,12 @@ impl<N: QuorumNode> Inner<N> {
                 tracing::info!(lock = %ask.lock, store = self.site, "{why}");
             }
         }
-        let standing = tally.standing(self.majority);
+        let mut standing = tally.standing(self.majority);
+        if tally.answered() < self.majority {
+            let (answered, all) = (tally.answered(), self.nodes.len());
+            standing = Standing::default();
+            standing.note = Some(format!("{answered} of {all} nodes answer; asking again").into());
+        }
         if changed(&wait.last, &standing) {
             tracing::debug!(lock = %ask.lock, %standing, "waiting");
             if let Some(seen) = seen {
@@ -259,7 +264,11 @@ fn random_byte() -> u8 {
 /// Whether people would call it news: another holder or another place.
 fn changed(last: &Standing, now: &Standing) -> bool {
     let token = |s: &Standing| s.holder.as_ref().map(|h| h.token);
-    token(last) != token(now) || last.ahead != now.ahead || *last == Standing::default()
+    let note = |s: &Standing| s.note.is_some();
+    token(last) != token(now)
+        || last.ahead != now.ahead
+        || note(last) != note(now)
+        || *last == Standing::default()
 }
 
 fn spent() -> Error {
