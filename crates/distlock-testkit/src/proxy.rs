@@ -167,6 +167,8 @@ async fn carry(
         let there = pump(Way::Requests, &mut cr, &mut sw, forecast.clone(), &state);
         let back = pump(Way::Replies, &mut sr, &mut cw, forecast.clone(), &state);
         tokio::select! {
+            // First: what was held back when a reset came must not slip out after it.
+            biased;
             _ = forecast.wait_for(|w| w.gone || w.resets != resets) => false,
             _ = async { tokio::join!(there, back) } => true,
         }
