@@ -171,7 +171,8 @@ impl<S: LeaseStore> Inner<S> {
                 let pause = POLL.1.min(entry.wait_lease / 4);
                 return Ok(Verdict::Again(self.clock().now().plus(pause)));
             }
-            other => other?,
+            // What an earlier question left open, a later one that did not even leave does not close.
+            other => other.map_err(|e| if wait.doubtful { e.unknown() } else { e })?,
         };
         entry.heard_of(sent.boot);
         let (standing, again) = match answer {

@@ -275,7 +275,6 @@ impl<N: QuorumNode> Inner<N> {
                 "a lock needs {} of them: see whether the others run and can be reached",
                 self.majority
             ));
-        let e = if tally.unsure { e.unknown() } else { e };
         match &tally.trouble {
             Some(trouble) => e.because(trouble.clone()),
             None => e,

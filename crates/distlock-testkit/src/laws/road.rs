@@ -247,7 +247,8 @@ pub async fn s17_a_waiter_cut_off_is_told_and_never_granted(site: &Site) {
     let next = soon("another's turn", s.look.lock(&s.name).ttl(LONG).acquire()).await;
     let next = next.expect("a grant");
     let e = soon("it is told", waiting).await.expect("no panic").expect_err("never granted");
-    assert!(e.is_transient() && e.hint().is_some(), "{e:?}");
+    // Its turn may have come while it could not hear of it.
+    assert!(e.is_transient() && e.outcome() == Outcome::Unknown && e.hint().is_some(), "{e:?}");
     s.healed().await;
     s.only(&next).await;
     assert!(s.look.show(&s.name).await.expect("an answer").expect("held").waiters.is_empty());
