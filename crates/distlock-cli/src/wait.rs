@@ -92,7 +92,9 @@ pub(crate) async fn close(locks: &Locks) {
 /// Says who holds the lock and one's place in line, when one of the two changes, and when the store
 /// grants nothing to anybody or answers nobody.
 fn teller(name: String, printer: Printer) -> impl Fn(&Standing) + Send + Sync {
-    let last: Mutex<Option<(Option<Token>, Option<u32>, bool)>> = Mutex::new(None);
+    /// The holder, one's place, and whether there is a reason that nobody is served.
+    type News = (Option<Token>, Option<u32>, bool);
+    let last: Mutex<Option<News>> = Mutex::new(None);
     move |standing| {
         let token = standing.holder.as_ref().map(|h| h.token);
         let news = (token, standing.ahead, standing.note.is_some());

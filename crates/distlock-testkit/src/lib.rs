@@ -32,8 +32,9 @@ mod site;
 mod suite;
 mod wait;
 
+pub use child::Child;
 pub use law::{Law, Traits};
 pub use resource::Resource;
 pub use road::Road;
 pub use site::{Made, Site};
-pub use suite::{Connect, Hook, Leftovers, Lose, MakeRoad, Suite, run};
+pub use suite::{Connect, Hook, Leftovers, Lose, MakeRoad, Suite, as_child, run};

@@ -12,6 +12,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::law::{Law, Traits};
 use crate::road::Road;
+use crate::roles::Source;
 use crate::site::{Made, Site};
 use crate::{laws, roles};
 
@@ -175,7 +176,7 @@ impl Suite {
 #[must_use]
 pub fn run(suite: Suite) -> ExitCode {
     if let Some(role) = roles::role() {
-        return roles::play(&role, suite);
+        return roles::play(&role, Source::Suite(suite));
     }
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(suite.at_once);
@@ -184,6 +185,13 @@ pub fn run(suite: Suite) -> ExitCode {
         |law: Law| Trial::test(format!("{store}::{}", law.name), move || hold_to(law, suite));
     let trials = suite.laws().into_iter().map(trial).collect();
     libtest_mimic::run(&args, trials).exit_code()
+}
+
+/// For test programs that are no suite of laws: the role of a [`Child`](crate::Child), if this
+/// process was started as one. To be asked first in `main`.
+#[must_use]
+pub fn as_child(connect: Connect) -> Option<ExitCode> {
+    roles::role().map(|role| roles::play(&role, Source::Url(connect)))
 }
 
 /// Laws that measure or load the machine run alone, the rest together.
