@@ -1,4 +1,4 @@
-//! Another Rust crate's lock on the same server, in the same run.
+//! Another Rust crate's lock on the same servers, in the same run.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,9 +11,19 @@ use rslock::LockManager;
 pub(crate) struct Peer(LockManager);
 
 impl Peer {
+    /// Over one server, or as a Redlock over several.
     pub(crate) fn open(servers: &[SocketAddr]) -> Self {
-        let mut manager =
-            LockManager::new(servers.iter().map(|at| format!("redis://{at}")).collect());
+        Self::patient(LockManager::new(urls(servers)))
+    }
+
+    /// Over a cluster, which it takes for one server.
+    pub(crate) fn cluster(nodes: &[SocketAddr]) -> Result<Self, Error> {
+        let manager = LockManager::new_cluster(urls(nodes));
+        let trouble = |e| Error::new(Kind::Store, "rslock does not take the cluster").because(e);
+        manager.map(Self::patient).map_err(trouble)
+    }
+
+    fn patient(mut manager: LockManager) -> Self {
         manager.set_retry(1000, Duration::from_millis(1));
         Self(manager)
     }
@@ -25,4 +35,8 @@ impl Peer {
         self.0.unlock(&lock).await;
         Ok(())
     }
+}
+
+fn urls(servers: &[SocketAddr]) -> Vec<String> {
+    servers.iter().map(|at| format!("redis://{at}")).collect()
 }

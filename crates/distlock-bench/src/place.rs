@@ -7,6 +7,7 @@ use std::path::Path;
 use distlock::{Error, Kind};
 use distlock_testkit::servers::{self, Cluster, Redis, Sentinels, Server};
 
+use crate::peer::Peer;
 use crate::raw::{self, Raw};
 
 /// What can be measured.
@@ -31,13 +32,16 @@ pub(crate) struct Place {
     pub(crate) raw: Raw,
     /// The one redis server, where there is one: it is asked what the scripts cost it.
     pub(crate) redis: Option<SocketAddr>,
+    /// Another crate's lock on the same servers, where it serves them.
+    pub(crate) peer: Option<Peer>,
     _keep: Box<dyn Any>,
 }
 
 impl Place {
     /// Starts what the store needs.
     pub(crate) async fn open(store: &str, dir: &Path, names: usize) -> Result<Self, Error> {
-        let of = |url: String, raw: Raw| Self { url, raw, redis: None, _keep: Box::new(()) };
+        let of =
+            |url: String, raw: Raw| Self { url, raw, redis: None, peer: None, _keep: Box::new(()) };
         let path = |name: &str| dir.join(name).display().to_string();
         // A fresh server has a quarantine to wait out; what is measured comes after it.
         let off = "quarantine=off&max_ttl=1h";
@@ -62,7 +66,8 @@ impl Place {
                 let raw = raw::redis::Redis::open(vec![vec![at]; names]).await?;
                 let algorithm = if store == "redis" { "" } else { "&algorithm=plain" };
                 let url = format!("redis://{at}?{off}{algorithm}");
-                Self { redis: Some(at), _keep: Box::new(server), ..of(url, Raw::redis(raw)) }
+                let peer = (store == "redis").then(|| Peer::open(&[at]));
+                Self { redis: Some(at), peer, _keep: Box::new(server), ..of(url, Raw::redis(raw)) }
             }
             "redis-sentinel" => {
                 let set = Sentinels::start().await?;
@@ -71,7 +76,9 @@ impl Place {
                 let hosts: Vec<String> = set.addrs().iter().map(ToString::to_string).collect();
                 let service = Sentinels::SERVICE;
                 let url = format!("redis+sentinel://{}/{service}?{off}", hosts.join(","));
-                Self { redis: Some(at), _keep: Box::new(set), ..of(url, Raw::redis(raw)) }
+                // It knows nothing of sentinels: it is given the primary's address.
+                let peer = Some(Peer::open(&[at]));
+                Self { redis: Some(at), peer, _keep: Box::new(set), ..of(url, Raw::redis(raw)) }
             }
             "redis-cluster" => {
                 let set = Cluster::start().await?;
@@ -83,7 +90,8 @@ impl Place {
                 let raw = raw::redis::Redis::open(places).await?;
                 let hosts: Vec<String> = set.addrs().iter().map(ToString::to_string).collect();
                 let url = format!("redis+cluster://{}?{off}", hosts.join(","));
-                Self { _keep: Box::new(set), ..of(url, Raw::redis(raw)) }
+                let peer = Some(Peer::cluster(&set.addrs())?);
+                Self { peer, _keep: Box::new(set), ..of(url, Raw::redis(raw)) }
             }
             "redlock-3" | "redlock-5" | "redlock-plain" => {
                 let count = if store == "redlock-5" { 5 } else { 3 };
@@ -96,7 +104,8 @@ impl Place {
                 let hosts: Vec<String> = at.iter().map(ToString::to_string).collect();
                 let algorithm = if store == "redlock-plain" { "&algorithm=plain" } else { "" };
                 let url = format!("redlock://{}?{off}{algorithm}", hosts.join(","));
-                Self { _keep: Box::new(nodes), ..of(url, Raw::redis(raw)) }
+                let peer = (store != "redlock-plain").then(|| Peer::open(&at));
+                Self { peer, _keep: Box::new(nodes), ..of(url, Raw::redis(raw)) }
             }
             "memory" => of("memory:".to_owned(), Raw::memory(names)),
             other => {

@@ -27,10 +27,9 @@ pub(crate) async fn all(store: &str, quick: bool) -> Result<Vec<Row>, Error> {
     let io = |e: std::io::Error| Error::new(Kind::Store, "no place to measure in").because(e);
     let dir = tempfile::tempdir_in(std::env::current_dir().map_err(io)?).map_err(io)?;
     let place = Place::open(store, dir.path(), 64).await?;
-    let (url, raw) = (&place.url, &place.raw);
+    let (url, raw, peer) = (&place.url, &place.raw, place.peer.as_ref());
     let locks = distlock::connect(url).await?;
-    let peer = place.redis.filter(|_| store == "redis").map(|at| Peer::open(&[at]));
-    let (mut rows, call) = solo(store, &locks, raw, peer.as_ref(), size.solo).await?;
+    let (mut rows, call) = solo(store, &locks, raw, peer, size.solo).await?;
     if let Some(server) = place.redis {
         scale::reset(server).await?;
         many(&locks, 64, 64, size.each).await?;
@@ -45,7 +44,7 @@ pub(crate) async fn all(store: &str, quick: bool) -> Result<Vec<Row>, Error> {
     }
     rows.push(together(store, "64 names in parallel", &locks, raw, 64, 64, size.each).await?);
     if let Some(peer) = peer {
-        rows.push(beside(store, &locks, &peer, size.each).await?);
+        rows.push(beside(store, &locks, peer, size.each).await?);
     }
     rows.push(together(store, "16 tasks on one name", &locks, raw, 16, 1, size.each).await?);
     rows.extend(line(store, &locks, size.crowd, call).await?);

@@ -174,9 +174,9 @@ Nobody renews the lock meanwhile, except `distlock renew`: choose a TTL that cov
 pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) wait: Wait,
-    /// How long the lock stays held without a renewal
-    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true, default_value = "10m")]
-    pub(crate) ttl: Duration,
+    /// How long the lock stays held without a renewal [default: 10m, or the store's longest if that is less]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
+    pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) hold: Hold,
     /// The lock's name

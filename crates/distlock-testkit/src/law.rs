@@ -23,6 +23,10 @@ pub struct Traits {
     pub restart: bool,
     /// Its connections can be cut.
     pub cut: bool,
+    /// It can be reached through proxies.
+    pub road: bool,
+    /// What its locks leave can be looked at.
+    pub leaves: bool,
 }
 
 impl Traits {

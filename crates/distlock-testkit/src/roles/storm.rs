@@ -38,7 +38,7 @@ pub(super) async fn storm(mut stage: Stage) {
         if asked.take().is_some() {
             stage.say("served");
             // Where there is no line, who goes on asking may keep the others out for ever.
-            if stage.suite.capability.order == Order::None {
+            if locks.capability().order == Order::None {
                 asked = Some(stage.hear().await);
             }
         }
