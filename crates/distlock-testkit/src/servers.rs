@@ -5,6 +5,7 @@
 //! |---|---|
 //! | any program with a port | [`Program`], [`Server`], [`Port`] |
 //! | a memcached | [`memcached()`] and others |
+//! | a MariaDB | [`Mariadb`] |
 //! | a redis-server | [`Redis`], or [`redis`] for a plain one |
 //! | a redis-server with TLS | [`Certs`] and [`Redis::tls`] |
 //! | a server whose wall clock moves | [`WallClock`] and [`Redis::clock`] |
@@ -16,6 +17,7 @@
 mod cluster;
 mod eventually;
 mod imposter;
+mod mariadb;
 mod memcached;
 mod offspring;
 mod port;
@@ -29,6 +31,7 @@ mod wallclock;
 
 pub use cluster::{Cluster, Migration};
 pub use imposter::Imposter;
+pub use mariadb::Mariadb;
 pub use memcached::{full_memcached, memcached, silent_memcached, tiny_memcached};
 pub use port::Port;
 pub use process::Server;

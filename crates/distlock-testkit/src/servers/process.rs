@@ -108,6 +108,9 @@ impl Server {
     fn spawn(&self) -> Result<Child, Error> {
         let binary = self.program.find()?;
         let fault = |e: io::Error| self.program.trouble("does not start").because(e);
+        if let Some(prepare) = &self.program.prepare {
+            prepare(self.dir.path())?;
+        }
         for (name, text) in &self.program.files {
             let path = self.dir.path().join(name);
             if !path.exists() {

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 type Args = Arc<dyn Fn(u16, &Path) -> Vec<String> + Send + Sync>;
+type Prepare = Arc<dyn Fn(&Path) -> Result<(), Error> + Send + Sync>;
 
 /// A server program, not yet started.
 #[derive(Clone)]
@@ -20,6 +21,7 @@ pub struct Program {
     pub(super) args: Args,
     pub(super) env: Vec<(String, OsString)>,
     pub(super) files: Vec<(String, String)>,
+    pub(super) prepare: Option<Prepare>,
     socket: Option<String>,
     probe: Option<(&'static [u8], &'static [&'static [u8]])>,
 }
@@ -38,6 +40,7 @@ impl Program {
             args: Arc::new(args),
             env: Vec::new(),
             files: Vec::new(),
+            prepare: None,
             socket: None,
             probe: None,
         }
@@ -71,6 +74,17 @@ impl Program {
     #[must_use]
     pub fn file(mut self, name: &str, text: impl Into<String>) -> Self {
         self.files.push((name.to_owned(), text.into()));
+        self
+    }
+
+    /// What is to be done in the data directory before each start, e.g. laying out an empty
+    /// database. It sees what an earlier start left there.
+    #[must_use]
+    pub fn prepare(
+        mut self,
+        work: impl Fn(&Path) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Self {
+        self.prepare = Some(Arc::new(work));
         self
     }
 
