@@ -12,7 +12,6 @@
 //!
 //! Each resource is a feature of its name.
 
-
 pub mod error;
 #[cfg(feature = "file")]
 pub mod file;

@@ -149,7 +149,7 @@ impl Mariadb {
         ];
         let init: String = first.into_iter().chain(init).map(|line| line + ";\n").collect();
         let mut program =
-            Program::new("mariadbd", "mariadb-server", args).file(INIT, init).prepare(|dir| {
+            Program::new("mariadbd", "mariadb-server", args).file(INIT, init).lay_out(|dir| {
                 let data = dir.join(DATA);
                 if data.exists() { Ok(()) } else { template::copy(&data) }
             });

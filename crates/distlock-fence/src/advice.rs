@@ -1,0 +1,1 @@
+//! Which of these one needs, if any.
