@@ -5,6 +5,7 @@
 //! 2. Write the new value on condition that the version is still that one.
 //! 3. If it is not, wait a random while that doubles, and begin again; give up after some tries.
 
+use std::future::Future;
 use std::time::Duration;
 
 use distlock_core::{Clock, engine};
@@ -84,9 +85,10 @@ fn random() -> f64 {
 /// let left = optimistic::update(
 ///     &Tries::default(),
 ///     "teapots",
-///     async || Ok((stock.load(SeqCst), stock.load(SeqCst))),
-///     async |value, version| {
-///         Ok::<_, Conflict>(stock.compare_exchange(version, value - 1, SeqCst, SeqCst).ok().map(|v| v - 1))
+///     || async { Ok((stock.load(SeqCst), stock.load(SeqCst))) },
+///     |value, version| {
+///         let wrote = stock.compare_exchange(version, value - 1, SeqCst, SeqCst);
+///         async move { Ok::<_, Conflict>(wrote.ok().map(|was| was - 1)) }
 ///     },
 /// )
 /// .await?;
@@ -99,12 +101,17 @@ fn random() -> f64 {
 ///
 /// # Cancel safety
 /// That of the closures: dropped between them, nothing was written.
-pub async fn update<T, V, R, E: From<Conflict>>(
+pub async fn update<T, V, R, E, Reading, Writing>(
     tries: &Tries,
     what: &str,
-    mut read: impl AsyncFnMut() -> Result<(T, V), E>,
-    mut write: impl AsyncFnMut(T, V) -> Result<Option<R>, E>,
-) -> Result<R, E> {
+    mut read: impl FnMut() -> Reading,
+    mut write: impl FnMut(T, V) -> Writing,
+) -> Result<R, E>
+where
+    E: From<Conflict>,
+    Reading: Future<Output = Result<(T, V), E>>,
+    Writing: Future<Output = Result<Option<R>, E>>,
+{
     for tried in 1.. {
         let (value, version) = read().await?;
         if let Some(done) = write(value, version).await? {

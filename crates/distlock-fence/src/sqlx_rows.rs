@@ -101,21 +101,24 @@ macro_rules! rows {
                 + Unpin,
         {
             let key = &key;
-            let read = async || {
+            let read = || async move {
                 let found = sqlx::query_as(AssertSqlSafe(row.read($D))).bind(key);
                 let found: Option<(T, i64)> = found.fetch_optional(db).await.map_err(trouble)?;
                 found.ok_or_else(|| row.column().missing(key))
             };
-            let write = async |value: T, version: i64| {
-                let Some(new) = change(&value) else { return Ok(Some(None)) };
-                let write = sqlx::query(AssertSqlSafe(row.write($D)));
-                let write = write.bind(&new).bind(key).bind(version).execute(db).await;
-                match write.map_err(trouble) {
-                    Ok(done) if done.rows_affected() == 0 => Ok(None),
-                    // Which is to say that somebody else was there at the same moment.
-                    Err(Error::Retry(_)) => Ok(None),
-                    Ok(_) => Ok(Some(Some(new))),
-                    Err(e) => Err(e),
+            let write = |value: T, version: i64| {
+                let new = change(&value);
+                async move {
+                    let Some(new) = new else { return Ok(Some(None)) };
+                    let write = sqlx::query(AssertSqlSafe(row.write($D)));
+                    let write = write.bind(&new).bind(key).bind(version).execute(db).await;
+                    match write.map_err(trouble) {
+                        Ok(done) if done.rows_affected() == 0 => Ok(None),
+                        // Which is to say that somebody else was there at the same moment.
+                        Err(Error::Retry(_)) => Ok(None),
+                        Ok(_) => Ok(Some(Some(new))),
+                        Err(e) => Err(e),
+                    }
                 }
             };
             optimistic::update(tries, &row.column().row(key), read, write).await
