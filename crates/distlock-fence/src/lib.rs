@@ -12,6 +12,7 @@
 //!
 //! Each resource is a feature of its name.
 
+pub mod advice;
 pub mod error;
 #[cfg(feature = "file")]
 pub mod file;
