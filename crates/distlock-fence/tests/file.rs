@@ -53,14 +53,14 @@ fn the_fence_is_there_before_the_data() {
 
 #[test]
 fn others_are_kept_out_for_as_long_as_one_is_inside() {
-    use rustix::fs::{FlockOperation::NonBlockingLockExclusive, flock};
+    use rustix::fs::{FlockOperation::NonBlockingLockShared, flock};
     let dir = tempfile::tempdir().unwrap();
     let file = FencedFile::new(dir.path().join("config")).unwrap();
     let inside = file.enter(token(3)).unwrap();
     let fence = fs::File::open(dir.path().join("config.fence")).unwrap();
-    assert!(flock(&fence, NonBlockingLockExclusive).is_err(), "it is locked");
+    assert!(flock(&fence, NonBlockingLockShared).is_err(), "nobody else is inside");
     drop(inside);
-    flock(&fence, NonBlockingLockExclusive).unwrap();
+    flock(&fence, NonBlockingLockShared).unwrap();
 }
 
 #[test]
@@ -74,9 +74,14 @@ fn a_torn_fence_falls_back_to_the_last_that_counted() {
     for n in [5, 6, 7] {
         file.replace(token(n), b"x").unwrap();
     }
-    // 8 was torn: its slot is that of 6, and 7 still counts.
-    let text = read(&fence).replace('6', "8");
-    fs::write(&fence, text.replacen('8', "6", 1)).unwrap();
+    // 8 was torn by a crash: of the bytes it changes only the first got to the disk.
+    let before = fs::read(&fence).unwrap();
+    drop(file.enter(token(8)).unwrap());
+    let after = fs::read(&fence).unwrap();
+    let first = before.iter().zip(&after).position(|(b, a)| b != a).unwrap();
+    let torn: Vec<u8> = after[..=first].iter().chain(&before[first + 1..]).copied().collect();
+    assert_ne!(torn, after);
+    fs::write(&fence, torn).unwrap();
     assert_eq!(file.highest().unwrap(), Some(token(7)));
     assert!(file.replace(token(6), b"x").unwrap_err().stale().is_some());
     file.replace(token(9), b"x").unwrap();

@@ -225,9 +225,25 @@ async fn a_row_has_a_fence_of_its_own(pool: Pool) {
     newer.waits(&pool).await;
     tx.commit().await.unwrap();
     newer.work.await.unwrap();
+    // The other way round: the older waits for the newer, and is refused.
+    let mut tx = pool.begin().await.unwrap();
+    db::fence_row(&mut tx, &fence, 1_i64, token(8)).await.unwrap();
+    let older = Other::starts(&pool, {
+        let fence = fence.clone();
+        |mut conn| async move {
+            let mut tx = conn.begin().await.unwrap();
+            let let_in = db::fence_row(&mut tx, &fence, 1_i64, token(7)).await;
+            tx.commit().await.unwrap();
+            let_in
+        }
+    })
+    .await;
+    older.waits(&pool).await;
+    tx.commit().await.unwrap();
+    assert_eq!(older.work.await.unwrap().unwrap_err().stale().unwrap().highest, token(8));
     let mut tx = pool.begin().await.unwrap();
     let late = db::fence_row(&mut tx, &fence, 1_i64, token(5)).await.unwrap_err();
-    assert_eq!(late.stale().unwrap().highest, token(6));
+    assert_eq!(late.stale().unwrap().highest, token(8));
     assert!(run(&mut *tx, "UPDATE own_fence SET n = 5").await.is_err());
     drop(tx);
     let mut tx = pool.begin().await.unwrap();
