@@ -38,3 +38,20 @@ pub use error::{Conflict, Error, Stale};
 pub use gate::{FenceGate, Permit};
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub use sql::{Column, First, Once, Versioned};
+
+/// The code in the guide compiles, and what needs no server runs.
+#[cfg(all(
+    doctest,
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite",
+    feature = "redis",
+    feature = "file",
+    feature = "http"
+))]
+mod pages {
+    #[doc = include_str!("../../../docs/guide/fencing.md")]
+    struct Fencing;
+    #[doc = include_str!("../../../docs/guide/once-only.md")]
+    struct OnceOnly;
+}

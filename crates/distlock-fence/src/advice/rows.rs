@@ -64,6 +64,18 @@ FencedFile::new(\"app.toml\")?.replace(guard.token(), &new)?;",
 If-Match: \"41\"",
     },
     Advice {
+        effect: Effect::OneRow,
+        resources: &[Other],
+        need: Need::WithFence,
+        answer: "a lock, and a gate in front of it that compares tokens",
+        why: "What cannot compare by itself can stand behind a small server of yours that does: \
+              the permit is held for as long as the effect takes.",
+        language: "rust",
+        code: "let permit = gate.enter(\"printer\", token).await?;        // in the server
+printer.print(&page).await?;
+drop(permit);",
+    },
+    Advice {
         effect: Effect::ManyRows,
         resources: &[Mysql, Postgres],
         need: Need::No,
