@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`FenceGate`] | the fence of a server of one's own, in memory |
 //! | [`mysql`], [`postgres`], [`sqlite`] | `fence` and `once` in the caller's own transaction, `take`, `change` |
-//! | [`redis`], [`file`], [`http`] | fenced keys, fenced files, a fenced service and its client |
+//! | [`redis`](mod@redis), [`file`](mod@file), [`http`](mod@http) | fenced keys, fenced files, a fenced service and its client |
 //! | [`optimistic`] | read, change, write if nobody else did, with a bounded retry |
 //! | [`advice`] | which of these one needs, if any: the table of the guide |
 //! | [`Error`], [`Stale`], [`Conflict`] | what a resource answers instead |

@@ -74,7 +74,7 @@ async fn a_stale_token_is_refused_and_its_transaction_writes_nothing(pool: Pool)
     assert!(run(&mut *tx, "UPDATE refused SET n = 66").await.is_err());
     let _ = tx.commit().await;
     assert_eq!(number(&pool, "SELECT n FROM refused").await, 7);
-    assert!(db::take(&mut *pool.acquire().await.unwrap(), &t, 1_i64, 7).await.unwrap());
+    assert!(db::take(&mut pool.acquire().await.unwrap(), &t, 1_i64, 7).await.unwrap());
 
     // The connection is as good as before, and so is the fence.
     let mut tx = pool.begin().await.unwrap();

@@ -11,6 +11,7 @@ use libtest_mimic::{Arguments, Trial};
 
 mod mysql;
 mod postgres;
+mod statements;
 
 fn token(n: u64) -> Token {
     Token::new(n).unwrap()
@@ -36,6 +37,7 @@ fn main() {
     let at = format!("postgres://postgres@{}/postgres", postgres.addr());
     let mut trials: Vec<Trial> = mysql::trials(&runtime, &Mariadb::url(&maria));
     trials.extend(postgres::trials(&runtime, &at));
+    trials.extend(statements::trials(&runtime, &Mariadb::url(&maria), &at));
     let ended = libtest_mimic::run(&args, trials);
     drop((maria, postgres));
     ended.exit();

@@ -33,6 +33,18 @@ async fn what_only_this_database_does(pool: Pool) {
     assert_eq!(late.stale().unwrap().highest, token(7));
     drop(slow);
 
+    // Refused in a nested transaction: the outer one writes nothing either.
+    table(&pool, "nested").await;
+    let mut outer = pool.begin().await.unwrap();
+    run(&mut *outer, "UPDATE nested SET n = 1").await.unwrap();
+    let mut inner = outer.begin().await.unwrap();
+    let late = db::fence(&mut inner, "snapshot", token(6)).await.unwrap_err();
+    assert!(late.stale().is_some());
+    assert!(inner.rollback().await.is_err(), "the savepoint is gone");
+    assert!(run(&mut *outer, "UPDATE nested SET n = 2").await.is_err());
+    let _ = outer.commit().await;
+    assert_eq!(number(&pool, "SELECT n FROM nested").await, 0);
+
     // Several wait for a first insert that is rolled back: each gets in or is told to run again.
     let mut one = pool.begin().await.unwrap();
     db::fence(&mut one, "undone crowd", token(1)).await.unwrap();
