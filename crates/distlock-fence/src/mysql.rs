@@ -128,14 +128,13 @@ pub async fn fence(
     }
 }
 
-/// Undoes the transaction and lets nothing more be written in it.
+/// Undoes the transaction and lets nothing more be written in it. In one packet: between the two,
+/// statements would be outside of any transaction, and a dropped future could leave them there.
 async fn spoil(tx: &mut Transaction<'_, MySql>, stale: Stale) -> Error {
-    for statement in ["ROLLBACK", "START TRANSACTION READ ONLY"] {
-        if let Err(e) = tx.execute(statement).await {
-            return trouble(e);
-        }
+    match tx.execute("ROLLBACK; START TRANSACTION READ ONLY").await {
+        Ok(_) => stale.into(),
+        Err(e) => trouble(e),
     }
-    stale.into()
 }
 
 crate::sqlx_rows::rows!(MySql, MySqlConnection, Dialect::MySql);
