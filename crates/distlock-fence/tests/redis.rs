@@ -3,7 +3,7 @@
 
 use distlock_fence::redis::FencedKey;
 use distlock_fence::{Error, Token};
-use distlock_testkit::servers::{Redis, Server};
+use distlock_testkit::servers::{Cluster, Redis, Server};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncCommands, cmd};
 
@@ -92,4 +92,19 @@ async fn an_effect_that_fails_leaves_the_fence_raised_and_a_foreign_fence_is_no_
         assert!(matches!(refused, Err(Error::Layout(_))), "{refused:?}");
     }
     assert_eq!(cmd("TYPE").arg("list").query_async::<String>(&mut con).await.unwrap(), "list");
+}
+
+#[tokio::test]
+async fn in_a_cluster_the_fence_is_where_its_key_is() {
+    let cluster = Cluster::start().await.unwrap();
+    for name in ["stock", "{shop}:stock", "orders:{42}:{7}", "größe/ä"] {
+        let key = FencedKey::new(name);
+        let slot = cluster.slot(name).await.unwrap();
+        assert_eq!(slot, cluster.slot(key.fence_key()).await.unwrap(), "{name}");
+        let node = cluster.nodes()[cluster.serving(slot).await.unwrap()].addr();
+        let client = redis::Client::open(format!("redis://{node}")).unwrap();
+        let mut con = client.get_multiplexed_async_connection().await.unwrap();
+        key.set(&mut con, token(2), "x").await.unwrap();
+        assert!(key.set(&mut con, token(1), "y").await.unwrap_err().stale().is_some());
+    }
 }
