@@ -1,9 +1,12 @@
 //! The one definition of the command: parsing, help, man page and completions come from here.
 
 use std::ffi::OsString;
+use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
+use distlock::fence::advice::{Effect, Resource};
 use distlock::{Owner, Token, duration};
 
 const EXIT_CODES: &str = "\
@@ -80,6 +83,8 @@ pub(crate) enum Verb {
     Break(Break),
     /// Tries the store with a real lock and prints what it promises
     Check(Check),
+    /// Says whether a lock is needed, and what to do instead
+    Advise(Advise),
     /// Prints the completions of a shell
     Completions(Completions),
     /// Prints the manual page
@@ -266,6 +271,30 @@ Examples:
   distlock check --url sqlite:/var/lib/app/locks.db    does it work, how fast, what does it promise
   distlock check --url redis://127.0.0.1:6379          it waits while the server is in quarantine")]
 pub(crate) struct Check {}
+
+/// `distlock advise`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Examples:
+  distlock advise                                  the whole table
+  distlock advise --effect once --resource mysql   one question, with the code
+  distlock advise --resource redis --json | jq -r .code")]
+pub(crate) struct Advise {
+    /// What is to happen
+    #[arg(long, value_name = "EFFECT", value_parser = words::<Effect>(Effect::ALL, Effect::word))]
+    pub(crate) effect: Option<Effect>,
+    /// Where it happens
+    #[arg(long, value_name = "RESOURCE", value_parser = words::<Resource>(Resource::ALL, Resource::word))]
+    pub(crate) resource: Option<Resource>,
+}
+
+/// One of a list of words, so that help and completions know them.
+fn words<T>(all: &'static [T], word: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err = String> + Copy + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all.iter().map(|&w| word(w))).try_map(|text| text.parse::<T>())
+}
 
 /// `distlock completions`
 #[derive(ClapArgs, Debug)]

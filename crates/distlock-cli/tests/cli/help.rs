@@ -2,7 +2,7 @@
 
 use crate::scene::Scene;
 
-const VERBS: [&str; 11] = [
+const VERBS: [&str; 12] = [
     "run",
     "acquire",
     "renew",
@@ -12,6 +12,7 @@ const VERBS: [&str; 11] = [
     "watch",
     "break",
     "check",
+    "advise",
     "completions",
     "man",
 ];
