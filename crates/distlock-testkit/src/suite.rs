@@ -32,7 +32,7 @@ type Make = fn(&Path) -> Fut<'static, Result<Made, Error>>;
 /// No law takes longer, whatever the machine.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Laws mostly wait: many more of them run at once than there are cores.
-const AT_ONCE: usize = 12;
+const AT_ONCE: usize = 8;
 
 /// A store, as the suite needs to know it.
 #[derive(Clone, Copy)]
