@@ -3,13 +3,9 @@ use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks};
 use distlock_memcached::{Memcached, capability, lock_key};
 use distlock_testkit::servers::{Server, memcached};
-use distlock_testkit::{Made, Road, Site, Suite, suite};
+use distlock_testkit::{Made, Road, Suite, suite};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-fn server(site: &Site) -> &Server {
-    site.kept::<Server>().expect("its server")
-}
 
 suite!(
     Suite::by_url(
@@ -24,7 +20,7 @@ suite!(
         }
     )
     .lose(|site, lock| Box::pin(async move {
-        let mut stream = TcpStream::connect(server(site).addr()).await.expect("the server");
+        let mut stream = TcpStream::connect(site.server().addr()).await.expect("the server");
         let line = format!("md {}\r\n", lock_key(lock));
         stream.write_all(line.as_bytes()).await.expect("a command");
         let mut answer = [0; 4];
@@ -33,7 +29,7 @@ suite!(
     }))
     .leaves(
         |site| Box::pin(async move {
-            let mut stream = TcpStream::connect(server(site).addr()).await.expect("the server");
+            let mut stream = TcpStream::connect(site.server().addr()).await.expect("the server");
             stream.write_all(b"lru_crawler metadump hash\r\n").await.expect("a command");
             let mut dump = Vec::new();
             while !dump.ends_with(b"END\r\n") {
@@ -47,9 +43,9 @@ suite!(
     )
     .road(|site| Box::pin(async move {
         // It is read, and then deleted by what was read.
-        Road::past(site.url(), &[server(site).addr()]).await.map(Road::undo_needs_answers)
+        Road::past_its_server(site).await.map(Road::undo_needs_answers)
     }))
     .restart(|site| Box::pin(async move {
-        server(site).restart().await.expect("it starts again");
+        site.server().restart().await.expect("it starts again");
     }))
 );

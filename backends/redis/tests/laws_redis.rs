@@ -25,16 +25,10 @@ suite!(
     )
     .leaves(
         |site| Box::pin(async move {
-            let server = site.kept::<Server>().expect("its server");
-            let mut wire = Wire::to(server.addr()).await.expect("a connection");
+            let mut wire = Wire::to(site.server().addr()).await.expect("a connection");
             wire.leftovers().await.expect("its keys")
         }),
         &["dl:{", "}:z"]
     )
-    .road(|site| {
-        Box::pin(async move {
-            let server = site.kept::<Server>().expect("its server");
-            Road::past(site.url(), &[server.addr()]).await
-        })
-    })
+    .road(|site| Box::pin(Road::past_its_server(site)))
 );

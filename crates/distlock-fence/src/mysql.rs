@@ -122,10 +122,7 @@ pub async fn fence(
             .await
             .map_err(trouble)?;
     known(layout)?;
-    match judge(resource.as_str(), token, seen) {
-        Ok(()) => Ok(()),
-        Err(stale) => Err(spoil(tx, stale).await),
-    }
+    admit(tx, resource.as_str(), token, seen).await
 }
 
 /// Undoes the transaction and lets nothing more be written in it. In one packet: between the two,

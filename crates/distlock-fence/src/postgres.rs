@@ -108,10 +108,7 @@ pub async fn fence(
     .await
     .map_err(ours)?;
     known(layout)?;
-    match judge(resource.as_str(), token, seen) {
-        Ok(()) => Ok(()),
-        Err(stale) => Err(spoil(tx, stale).await),
-    }
+    admit(tx, resource.as_str(), token, seen).await
 }
 
 /// Aborts the transaction with an error of the database's own, which also leaves a line in its

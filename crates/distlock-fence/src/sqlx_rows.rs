@@ -15,6 +15,20 @@ macro_rules! rows {
         {
         }
 
+        /// Lets a token pass that is not below what was seen; with any other the rest of the
+        /// transaction fails.
+        async fn admit(
+            tx: &mut sqlx::Transaction<'_, $Db>,
+            what: &str,
+            token: Token,
+            seen: i64,
+        ) -> Result<(), Error> {
+            match judge(what, token, seen) {
+                Ok(()) => Ok(()),
+                Err(stale) => Err(spoil(tx, stale).await),
+            }
+        }
+
         /// Fences one row of a table of yours that has a column for it (an integer of 64 bits, 0
         /// or NULL at first). The row stays locked until the transaction ends, so that an older
         /// and a newer holder come one after the other.
@@ -39,9 +53,7 @@ macro_rules! rows {
                 .map_err(trouble)?;
             let (seen,) = seen.ok_or_else(|| fence.missing(&key))?;
             let seen = seen.unwrap_or(0);
-            if let Err(stale) = judge(&fence.row(&key), token, seen) {
-                return Err(spoil(tx, stale).await);
-            }
+            admit(tx, &fence.row(&key), token, seen).await?;
             if seen < number(token) {
                 let put = sqlx::query(AssertSqlSafe(fence.put($D))).bind(number(token)).bind(&key);
                 put.execute(&mut **tx).await.map_err(trouble)?;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use distlock_core::{Error, Kind};
 
+use crate::Site;
 use crate::proxy::{Proxy, Way};
 
 /// A way to a store through proxies, all of which misbehave together. Dropping it closes them.
@@ -38,6 +39,17 @@ impl Road {
             proxies.push(proxy);
         }
         Ok(Self::new(url, proxies))
+    }
+
+    /// [`Road::past`] the one server of a site.
+    ///
+    /// # Errors
+    /// When no port is free.
+    ///
+    /// # Cancel safety
+    /// As [`Road::past`].
+    pub async fn past_its_server(site: &Site) -> Result<Self, Error> {
+        Self::past(site.url(), &[site.server().addr()]).await
     }
 
     /// Proxies at another host of this machine, under the very ports of the servers: for servers

@@ -12,6 +12,7 @@ use distlock_core::{Clock, Error, FullName, Kind, Locks, Name, Namespace, Ttl};
 use tempfile::TempDir;
 
 use crate::road::Road;
+use crate::servers::Server;
 use crate::suite::Suite;
 
 /// A fresh store: where it is, and whatever must live as long as it (a server, say).
@@ -142,6 +143,15 @@ impl Site {
     #[must_use]
     pub fn kept<T: Any>(&self) -> Option<&T> {
         self.0.made.as_ref()?.keep.as_ref()?.downcast_ref()
+    }
+
+    /// The one server that the store was made with.
+    ///
+    /// # Panics
+    /// When it was made with something else.
+    #[must_use]
+    pub fn server(&self) -> &Server {
+        self.kept().expect("its server")
     }
 
     /// The memory store of this site.

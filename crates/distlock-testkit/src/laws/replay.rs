@@ -9,7 +9,8 @@ use distlock_core::{Kind, Label, Locks, Mode, Owner, Patience, ReqId};
 use crate::Site;
 use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, take, task, until, within};
 
-fn ask(site: &Site, name: &str, ttl: Duration, patience: Patience) -> Ask {
+/// A request of its own for this lock, to be made at the seam.
+pub(super) fn ask(site: &Site, name: &str, ttl: Duration, patience: Patience) -> Ask {
     Ask {
         lock: site.full(name),
         req: ReqId::random(),

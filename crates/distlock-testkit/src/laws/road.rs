@@ -3,17 +3,15 @@
 //! One client comes through proxies that misbehave (for a quorum, those of a majority of its
 //! nodes, unless the law says otherwise); another looks on undisturbed.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::capability::Fence;
-use distlock_core::seam::{Ask, Attempt};
-use distlock_core::{
-    Clock, Guard, Kind, Label, Lock, Locks, Mode, Outcome, Owner, Patience, Released, ReqId, Why,
-};
+use distlock_core::seam::Attempt;
+use distlock_core::{Clock, Guard, Kind, Lock, Locks, Outcome, Patience, Released, Why};
 use tokio::sync::{Notify, oneshot};
 
+use super::replay::ask;
 use crate::Site;
 use crate::road::Road;
 use crate::wait::{LONG, all_free, give_back, line_of, soon, take, task, until};
@@ -281,18 +279,7 @@ pub async fn s22_a_lost_answer_leaves_no_ghost(site: &Site) {
 /// The same request asked again after its answer was lost: its own hold is recognised.
 pub async fn s22_a_request_asked_again_is_known(site: &Site) {
     let s = scene(site).await;
-    let ask = Ask {
-        lock: site.full(&s.name),
-        req: ReqId::random(),
-        owner: Owner::new(),
-        mode: Mode::Exclusive,
-        ttl: LONG,
-        patience: Patience::Never,
-        min_hold: Duration::ZERO,
-        lock_delay: Duration::ZERO,
-        label: Label::new("again"),
-        block: NonZeroU32::MIN,
-    };
+    let ask = ask(site, &s.name, LONG, Patience::Never);
     s.road.drop_answers();
     let e = s.far.backend().acquire(&ask, None).await.expect_err("the answer was lost");
     assert_eq!(e.outcome(), Outcome::Unknown, "{e:?}");
