@@ -6,6 +6,7 @@
 //! | [`laws`] | the laws every store must pass, plain async functions over a [`Site`] |
 //! | [`history`] | what many processes saw, and whether it can have been one lock |
 //! | [`faulty`] | a store for users' own tests that loses, stalls and steals on command |
+//! | `differential` (a feature) | a store's translation of the specification against it |
 //! | [`proxy`] | a TCP proxy that delays, cuts, drops and repeats |
 //! | [`servers`] | real servers as values: start, pause, kill, wipe |
 //!
@@ -16,6 +17,8 @@
 //! ```
 
 mod child;
+#[cfg(feature = "differential")]
+pub mod differential;
 pub mod faulty;
 pub mod history;
 mod law;
