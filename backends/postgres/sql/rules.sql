@@ -140,13 +140,13 @@ END $$;
 
 -- The hold that lets an owner in as a re-entry.
 CREATE OR REPLACE FUNCTION distlock.joins(
-  p_holds distlock.hold[], p_owner text, p_mode int, OUT found distlock.hold)
+  p_holds distlock.hold[], p_owner text, p_mode int, OUT mate distlock.hold)
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE h distlock.hold;
 BEGIN
   FOREACH h IN ARRAY p_holds LOOP
     IF h.phase = 0 AND h.mode = p_mode AND h.owner = p_owner THEN
-      found := h;
+      mate := h;
       RETURN;
     END IF;
   END LOOP;

@@ -1,7 +1,5 @@
 -- The layout. Times are microseconds since 1970 on this server's clock; a mode is 0 exclusive, -1
 -- shared, or the number of permits; a phase is 0 held, 1 claimed, 2 lingering, 3 revoked.
-CREATE SCHEMA IF NOT EXISTS distlock;
-
 CREATE TABLE distlock.layout (
   one boolean PRIMARY KEY DEFAULT true CHECK (one),
   tables int NOT NULL,                -- of the tables; another number is another layout
@@ -56,3 +54,13 @@ CREATE TABLE distlock.spent (
   PRIMARY KEY (lock, req)
 );
 CREATE INDEX spent_until ON distlock.spent (lock, until);
+
+-- For ?algorithm=version: a lock's whole state as text, changed only if its version is what it was.
+CREATE TABLE distlock.state (
+  space text COLLATE "C" NOT NULL,
+  name text COLLATE "C" NOT NULL,
+  version bigint NOT NULL,
+  state text NOT NULL,
+  idle_from bigint NOT NULL,              -- the row may go a day after this
+  PRIMARY KEY (space, name)
+) WITH (fillfactor = 50);

@@ -1,0 +1,203 @@
+//! The default store: the lease family on functions of the database.
+//!
+//! 1. Every move is one function call, so one round trip and one transaction; it locks the lock's
+//!    row, then reads the server's clock.
+//! 2. A busy lock puts the request in line, with the channel its process listens on.
+//! 3. A release promotes the head and notifies its channel, if its process is there; one that is not
+//!    is passed over, but keeps its place.
+//! 4. The woken waiter asks again, which confirms the promotion, and believes that answer.
+//!
+//! Calls have one connection, the library's renewals and cancels another, and a third listens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::capability::Capability;
+use distlock_core::info::{LockInfo, Query};
+use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
+use distlock_core::leased::Leased;
+use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
+use distlock_core::state::{Pulse, Reply, answer};
+use distlock_core::{Clock, Error, FullName, Store, Token, engine};
+use distlock_sql::Lane;
+
+use crate::door::Door;
+use crate::ear::Ear;
+use crate::look;
+use crate::moves::{self, BATCH};
+use crate::options::PostgresOptions;
+use crate::promises::capability;
+use crate::statements::Statements;
+use crate::trouble::trouble;
+
+/// Locks in tables of a PostgreSQL database.
+///
+/// Dropping it ends its connections after what is under way.
+pub struct Postgres {
+    capability: Capability,
+    site: String,
+    clock: Clock,
+    say: Arc<Statements>,
+    front: Lane<Door>,
+    back: Lane<Door>,
+    ear: Arc<Ear>,
+}
+
+impl Postgres {
+    pub(crate) async fn at(
+        door: Arc<Door>,
+        site: String,
+        options: &PostgresOptions,
+        say: Statements,
+        front: Lane<Door>,
+    ) -> Result<Self, Error> {
+        let clock = Clock::system();
+        let ear = Ear::open(door.clone(), clock.clone(), options.timeout).await;
+        let ear = ear.map_err(|e| e.store(&site))?;
+        let back = Lane::new(door, clock.clone(), options.timeout, 1);
+        let capability = capability(options);
+        Ok(Self { capability, site, clock, say: Arc::new(say), front, back, ear })
+    }
+
+    fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
+        move |e| e.during(what).lock(lock).store(&self.site)
+    }
+
+    fn lane(&self) -> &Lane<Door> {
+        if engine::on_library_thread() { &self.back } else { &self.front }
+    }
+}
+
+/// A call on a lane: what it needs of its surroundings, and what it does on a connection. It may be
+/// done twice, so each time has its own.
+macro_rules! call {
+    ($lane:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
+        $lane.call(move |$conn| {
+            $(let $kept = $kept.clone();)*
+            Box::pin(async move { $call.await.map_err(trouble) })
+        })
+    };
+}
+pub(crate) use call;
+
+impl Store for Postgres {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        Arc::new(Leased::new(self))
+    }
+}
+
+impl LeaseStore for Postgres {
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn site(&self) -> &str {
+        &self.site
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn ends_in_time(&self) -> bool {
+        true
+    }
+
+    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
+        let (say, via, asked) = (self.say.clone(), self.ear.via(), Arc::new(ask.clone()));
+        let call = call!(
+            self.lane(),
+            [say, via, asked],
+            conn,
+            moves::acquire(conn, &say, &asked, wait_lease, &via)
+        );
+        let reply = call.await.and_then(answer::acquired);
+        reply.map_err(self.told("acquire", &ask.lock))
+    }
+
+    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
+        let mut pulses = Vec::with_capacity(waiting.len());
+        for batch in waiting.chunks(BATCH) {
+            let batch: Arc<[_]> = batch.into();
+            let (say, via) = (self.say.clone(), self.ear.via());
+            let call = call!(
+                self.lane(),
+                [say, via, batch],
+                conn,
+                moves::heartbeat(conn, &say, &batch, &via)
+            );
+            let replies: Vec<Reply> =
+                call.await.map_err(|e| e.during("heartbeat").store(&self.site))?;
+            for reply in replies {
+                pulses.push(answer::pulsed(reply)?);
+            }
+        }
+        Ok(pulses)
+    }
+
+    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        let mut renewals = Vec::with_capacity(due.len());
+        for batch in due.chunks(BATCH) {
+            let (say, due): (_, Arc<[Due]>) = (self.say.clone(), batch.into());
+            let call = call!(self.lane(), [say, due], conn, moves::renew(conn, &say, &due));
+            let replies: Vec<Result<Reply, Error>> = match call.await {
+                Ok(replies) => replies.into_iter().map(Ok).collect(),
+                Err(e) => vec![Err(e); batch.len()],
+            };
+            let told = |(reply, d): (Result<_, Error>, &Due)| {
+                answer::renewed(reply.map_err(self.told("renew", &d.key.lock)))
+            };
+            renewals.extend(replies.into_iter().zip(batch).map(told));
+        }
+        renewals
+    }
+
+    /// The requeued request joins by its own acquire.
+    async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
+        let (say, mine) = (self.say.clone(), key.clone());
+        let call = call!(self.lane(), [say, mine], conn, moves::release(conn, &say, &mine));
+        let reply = call.await.and_then(answer::released);
+        reply.map_err(self.told("release", &key.lock))
+    }
+
+    async fn cancel(&self, key: &Key) -> Result<(), Error> {
+        let (say, mine) = (self.say.clone(), key.clone());
+        let call = call!(self.lane(), [say, mine], conn, moves::cancel(conn, &say, &mine));
+        call.await.map(drop).map_err(self.told("cancel", &key.lock))
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        let (say, query) = (self.say.clone(), query.clone());
+        let call = call!(self.lane(), [say, query], conn, look::inspect(conn, &say, &query));
+        call.await.map_err(|e| e.during("inspect").store(&self.site))
+    }
+
+    async fn force(
+        &self,
+        lock: &FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        let (say, name) = (self.say.clone(), lock.clone());
+        let call =
+            call!(self.lane(), [say, name], conn, moves::force(conn, &say, &name, token, how));
+        call.await.and_then(answer::forced).map_err(self.told("force", lock))
+    }
+
+    fn listen(&self, ears: Ears) {
+        self.ear.listen(ears);
+    }
+
+    async fn close(&self) {
+        self.ear.close();
+        self.front.close().await;
+        self.back.close().await;
+    }
+}
+
+impl Drop for Postgres {
+    /// Takes effect after what is under way: connections end, and nothing is connected again.
+    fn drop(&mut self) {
+        self.ear.close();
+    }
+}
