@@ -8,6 +8,12 @@ use crate::statements::{CODE, Schema, TABLES};
 /// Whoever makes or changes tables holds this advisory lock, one at a time: "distlock" in numbers.
 const DDL: i64 = 0x6469_7374_6c6f_636b;
 
+/// Asked of the catalogue's tables: what `to_regclass` says may be older than the lock we waited for.
+const SCHEMA_THERE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)";
+const LAYOUT_THERE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c \
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    WHERE n.nspname = $1 AND c.relname = 'layout')";
+
 /// What is there.
 enum There {
     /// Nothing.
@@ -45,10 +51,8 @@ async fn make(conn: &mut PgConnection, schema: &Schema) -> Result<Result<(), Err
         Ok(There::Code(code)) if code >= CODE => return Ok(Ok(())),
         Ok(There::Code(_)) => {}
         Ok(There::Nothing) => {
-            let there: bool = sqlx::query_scalar("SELECT to_regnamespace($1) IS NOT NULL")
-                .bind(schema.quoted())
-                .fetch_one(&mut *conn)
-                .await?;
+            let there: bool =
+                sqlx::query_scalar(SCHEMA_THERE).bind(schema.name()).fetch_one(&mut *conn).await?;
             // Somebody who may not create schemas may have been given one.
             texts.extend((!there).then(|| schema.create()));
             texts.push(schema.tables());
@@ -66,10 +70,8 @@ async fn look(
     schema: &Schema,
 ) -> Result<Result<There, Error>, sqlx::Error> {
     let table = schema.fill("distlock.layout");
-    let there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
-        .bind(&table)
-        .fetch_one(&mut *conn)
-        .await?;
+    let there: bool =
+        sqlx::query_scalar(LAYOUT_THERE).bind(schema.name()).fetch_one(&mut *conn).await?;
     if !there {
         return Ok(Ok(There::Nothing));
     }

@@ -38,9 +38,9 @@ impl Schema {
         Ok(Self(format!("\"{name}\"")))
     }
 
-    /// The name as it stands in a statement.
-    pub(crate) fn quoted(&self) -> &str {
-        &self.0
+    /// The name itself.
+    pub(crate) fn name(&self) -> &str {
+        self.0.trim_matches('"')
     }
 
     /// A text about the schema `distlock`, about this one.

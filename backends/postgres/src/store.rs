@@ -78,7 +78,6 @@ macro_rules! call {
         })
     };
 }
-pub(crate) use call;
 
 impl Store for Postgres {
     fn into_backend(self) -> Arc<dyn Backend> {
