@@ -2,6 +2,7 @@
 //! same state in one row by version.
 
 mod address;
+mod call;
 #[cfg(test)]
 mod differential;
 mod door;
@@ -16,6 +17,7 @@ mod promises;
 mod statements;
 mod store;
 mod trouble;
+mod version;
 
 pub use open::{SCHEMES, open};
 pub use options::{Algorithm, PostgresOptions};

@@ -12,8 +12,11 @@ use sqlx::{AssertSqlSafe, Error, PgConnection, Row};
 use crate::moves::{mode_of, span};
 use crate::statements::Statements;
 
-/// As many as any name can still be long: after a prefix, this sorts behind every name.
-const BEHIND: usize = 64;
+/// What sorts behind every name that starts with this: more of the last character than any name has
+/// room for.
+pub(crate) fn behind(prefix: &str) -> String {
+    format!("{prefix}{}", "\u{10FFFF}".repeat(64))
+}
 
 /// The locks a query names that are held or waited for.
 pub(crate) async fn inspect(
@@ -36,7 +39,7 @@ pub(crate) async fn states(
     let (space, low, high, after, limit) = match query {
         Query::Name(lock) => (&lock.space, lock.name.as_str(), lock.name.to_string(), "", 1),
         Query::Prefix { space, prefix, after, limit } => {
-            let high = format!("{prefix}{}", "\u{10FFFF}".repeat(BEHIND));
+            let high = behind(prefix);
             let after = after.as_ref().map_or("", Name::as_str);
             (space, prefix.as_str(), high, after, *limit)
         }

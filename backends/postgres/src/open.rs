@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use distlock_core::leased::Leased;
 use distlock_core::seam::Backend;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, Error, Kind, Store};
-use distlock_sql::{Lane, Trouble};
+use distlock_sql::{Lane, Trouble, Versioned};
 
 use crate::address;
 use crate::door::Door;
@@ -14,6 +15,7 @@ use crate::options::{Algorithm, PostgresOptions};
 use crate::statements::{Schema, Statements};
 use crate::store::Postgres;
 use crate::trouble::trouble;
+use crate::version::{self, States};
 
 /// The schemes of the PostgreSQL stores.
 pub const SCHEMES: [&str; 2] = ["postgres", "postgresql"];
@@ -36,12 +38,20 @@ pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
     let site = url.to_string();
     let schema = Schema::new(&options.schema)?;
     let door = Arc::new(Door::new(to, options.timeout));
-    let front = Lane::new(door.clone(), Clock::system(), options.timeout, 1);
+    let connections = match options.algorithm {
+        Algorithm::Version => version::CONNECTIONS,
+        _ => 1,
+    };
+    let front = Lane::new(door.clone(), Clock::system(), options.timeout, connections);
     prepare(&front, schema.clone()).await.map_err(|e| e.during("connect").store(&site))?;
     match options.algorithm {
         Algorithm::Queue => {
             let say = Statements::new(&schema);
             Ok(Postgres::at(door, site, &options, say, front).await?.into_backend())
+        }
+        Algorithm::Version => {
+            let states = States::new(front, site, &options, &schema);
+            Ok(Arc::new(Leased::new(Versioned::new(states)?)))
         }
         other => Err(Error::new(Kind::Unsupported, format!("{} is not there yet", other.word()))
             .with_hint("use the default algorithm")),

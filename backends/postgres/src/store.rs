@@ -21,6 +21,7 @@ use distlock_core::state::{Pulse, Reply, answer};
 use distlock_core::{Clock, Error, FullName, Store, Token, engine};
 use distlock_sql::Lane;
 
+use crate::call::call;
 use crate::door::Door;
 use crate::ear::Ear;
 use crate::look;
@@ -28,7 +29,6 @@ use crate::moves::{self, BATCH};
 use crate::options::PostgresOptions;
 use crate::promises::capability;
 use crate::statements::Statements;
-use crate::trouble::trouble;
 
 /// Locks in tables of a PostgreSQL database.
 ///
@@ -66,17 +66,6 @@ impl Postgres {
     fn lane(&self) -> &Lane<Door> {
         if engine::on_library_thread() { &self.back } else { &self.front }
     }
-}
-
-/// A call on a lane: what it needs of its surroundings, and what it does on a connection. It may be
-/// done twice, so each time has its own.
-macro_rules! call {
-    ($lane:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
-        $lane.call(move |$conn| {
-            $(let $kept = $kept.clone();)*
-            Box::pin(async move { $call.await.map_err(trouble) })
-        })
-    };
 }
 
 impl Store for Postgres {
