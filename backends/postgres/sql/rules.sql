@@ -41,7 +41,8 @@ BEGIN
   IF l.kept_until < need + 86400000000 THEN l.kept_until := need + 90000000000; END IF;
   UPDATE distlock.lock k SET hi = l.hi, delay_until = l.delay_until, queued = l.queued,
     deaf = l.deaf, soonest = l.soonest, latest = l.latest, stones = l.stones,
-    kept_until = l.kept_until, holds = l.holds, released = l.released
+    kept_until = l.kept_until, holds = l.holds, released = l.released,
+    released_until = l.released_until
   WHERE k.space = l.space AND k.name = l.name;
 END $$;
 
@@ -260,15 +261,13 @@ END $$;
 -- remembered.
 CREATE OR REPLACE FUNCTION distlock.ended(l distlock.lock, p_req bytea, n bigint, OUT how int, OUT until bigint)
 LANGUAGE plpgsql AS $$
-DECLARE s distlock.stone;
+DECLARE i int := array_position(l.released, p_req);
 BEGIN
-  FOREACH s IN ARRAY l.released LOOP
-    IF s.req = p_req AND s.until > n THEN
-      how := 0;
-      until := s.until;
-      RETURN;
-    END IF;
-  END LOOP;
+  IF l.released_until[i] > n THEN
+    how := 0;
+    until := l.released_until[i];
+    RETURN;
+  END IF;
   IF l.stones > n THEN
     SELECT 1, p.until INTO how, until FROM distlock.spent p
       WHERE p.lock = l.id AND p.req = p_req AND p.until > n;
@@ -281,8 +280,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
   till bigint := p_from + 60000000;
   before record := distlock.ended(l, p_req, n);
-  s distlock.stone;
-  still distlock.stone[] := '{}';
+  still bytea[] := '{}';
+  still_until bigint[] := '{}';
 BEGIN
   IF before.how IS NOT NULL THEN
     p_how := before.how;
@@ -297,10 +296,14 @@ BEGIN
       SELECT q.req FROM distlock.spent q WHERE q.lock = l.id ORDER BY q.until DESC OFFSET 4096);
     RETURN;
   END IF;
-  FOREACH s IN ARRAY l.released LOOP
-    IF s.until > n AND s.req <> p_req THEN still := still || s; END IF;
+  FOR i IN 1 .. cardinality(l.released) LOOP
+    IF l.released_until[i] > n AND l.released[i] <> p_req THEN
+      still := still || l.released[i];
+      still_until := still_until || l.released_until[i];
+    END IF;
   END LOOP;
-  l.released := still[greatest(1, cardinality(still) - 6):] || ROW(p_req, till)::distlock.stone;
+  l.released := still[greatest(1, cardinality(still) - 6):] || p_req;
+  l.released_until := still_until[greatest(1, cardinality(still) - 6):] || till;
 END $$;
 
 -- When time alone could change something for a mode; nothing for never.

@@ -14,9 +14,6 @@ CREATE TYPE distlock.hold AS (
   since bigint, deadline bigint
 );
 
--- A released request, and until when it is remembered.
-CREATE TYPE distlock.stone AS (req bytea, until bigint);
-
 CREATE TABLE distlock.lock (
   space text COLLATE "C" NOT NULL,
   name text COLLATE "C" NOT NULL,
@@ -30,7 +27,8 @@ CREATE TABLE distlock.lock (
   stones bigint NOT NULL DEFAULT 0,       -- no cancelled request is remembered after
   kept_until bigint NOT NULL DEFAULT 0,   -- the row may go after this: never near, seldom changed
   holds distlock.hold[] NOT NULL DEFAULT '{}',
-  released distlock.stone[] NOT NULL DEFAULT '{}',
+  released bytea[] NOT NULL DEFAULT '{}', -- the latest requests that were released
+  released_until bigint[] NOT NULL DEFAULT '{}', -- and until when each is remembered
   PRIMARY KEY (space, name)
 ) WITH (fillfactor = 50);
 CREATE INDEX lock_kept ON distlock.lock (kept_until);

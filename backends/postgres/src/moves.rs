@@ -7,7 +7,7 @@ use distlock_core::seam::{Ask, Due, Force, Key};
 use distlock_core::state::{End, Left, Pulse, Refusal, Reply};
 use distlock_core::{FullName, Holder, Label, Mode, Owner, Token, Why};
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, Error, PgConnection, Row};
+use sqlx::{AssertSqlSafe, Error, Executor, PgConnection, Row, SqlSafeStr};
 
 use crate::statements::Statements;
 
@@ -51,6 +51,14 @@ fn token(n: i64) -> Option<Token> {
 /// An answer that no function of ours gives.
 fn odd(what: &str) -> Error {
     Error::Decode(format!("an answer to {what} that makes no sense").into())
+}
+
+/// Prepares what the library itself sends, so that the first time is no slower than the next.
+pub(crate) async fn prepare(conn: &mut PgConnection, say: &Statements) -> Result<(), Error> {
+    for text in [&say.cancel, &say.renew, &say.heartbeat, &say.release] {
+        conn.prepare(AssertSqlSafe(text.clone()).into_sql_str()).await?;
+    }
+    Ok(())
 }
 
 /// Asks, asks again, confirms or polls.
@@ -221,12 +229,12 @@ pub(crate) async fn renew(
     })
 }
 
-/// Gives a hold back.
+/// Gives a hold back; also whether somebody was told that it is its turn.
 pub(crate) async fn release(
     conn: &mut PgConnection,
     statements: &Statements,
     key: &Key,
-) -> Result<Reply, Error> {
+) -> Result<(Reply, bool), Error> {
     let answer: i32 = sqlx::query_scalar(AssertSqlSafe(statements.release.clone()))
         .bind(key.lock.space.as_str())
         .bind(key.lock.name.as_str())
@@ -234,9 +242,10 @@ pub(crate) async fn release(
         .fetch_one(conn)
         .await?;
     match answer {
-        1 => Ok(Reply::Released),
-        2 => Ok(Reply::Lost(Why::Gone)),
-        3 => Ok(Reply::Lost(Why::Revoked)),
+        1 => Ok((Reply::Released, false)),
+        2 => Ok((Reply::Lost(Why::Gone), false)),
+        3 => Ok((Reply::Lost(Why::Revoked), false)),
+        4 => Ok((Reply::Released, true)),
         _ => Err(odd("release")),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use distlock_core::leased::Leased;
 use distlock_core::seam::Backend;
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, Kind, Store};
+use distlock_core::{Clock, Error, Store};
 use distlock_sql::{Lane, Trouble, Versioned};
 
 use crate::address;
@@ -24,9 +24,10 @@ pub const SCHEMES: [&str; 2] = ["postgres", "postgresql"];
 /// none.
 ///
 /// # Errors
-/// [`Kind::Usage`] for a URL that cannot be, [`Kind::Refused`] for a standby or a pooler in
-/// transaction mode, [`Kind::Credentials`], [`Kind::Layout`] for tables of a newer version, and
-/// whatever keeps the database from answering.
+/// [`Usage`](distlock_core::Kind::Usage) for a URL that cannot be,
+/// [`Refused`](distlock_core::Kind::Refused) for a standby or a pooler in transaction mode,
+/// [`Credentials`](distlock_core::Kind::Credentials), [`Layout`](distlock_core::Kind::Layout) for
+/// tables of a newer version, and whatever keeps the database from answering.
 ///
 /// # Cancel safety
 /// Dropping the future closes what it had opened; tables may have been made.
@@ -40,7 +41,7 @@ pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
     let door = Arc::new(Door::new(to, options.timeout));
     let connections = match options.algorithm {
         Algorithm::Version => version::CONNECTIONS,
-        _ => 1,
+        Algorithm::Queue => 1,
     };
     let front = Lane::new(door.clone(), Clock::system(), options.timeout, connections);
     prepare(&front, schema.clone()).await.map_err(|e| e.during("connect").store(&site))?;
@@ -53,8 +54,6 @@ pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
             let states = States::new(front, site, &options, &schema);
             Ok(Arc::new(Leased::new(Versioned::new(states)?)))
         }
-        other => Err(Error::new(Kind::Unsupported, format!("{} is not there yet", other.word()))
-            .with_hint("use the default algorithm")),
     }
 }
 

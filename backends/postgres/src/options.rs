@@ -13,15 +13,11 @@ pub enum Algorithm {
     Queue,
     /// The whole state in one row, changed by compare-and-set on its version.
     Version,
-    /// A session advisory lock on a connection of its own.
-    Advisory,
-    /// `SELECT … FOR UPDATE` on a connection of its own.
-    RowLock,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Queue, Self::Version, Self::Advisory, Self::RowLock];
+    pub const ALL: [Self; 2] = [Self::Queue, Self::Version];
 
     /// The word used in URLs.
     #[must_use]
@@ -29,8 +25,6 @@ impl Algorithm {
         match self {
             Self::Queue => "queue",
             Self::Version => "version",
-            Self::Advisory => "advisory",
-            Self::RowLock => "row-lock",
         }
     }
 }
@@ -42,7 +36,6 @@ pub struct PostgresOptions {
     pub(crate) schema: String,
     pub(crate) timeout: Duration,
     pub(crate) drift_percent: u8,
-    pub(crate) sessions: u16,
 }
 
 impl Default for PostgresOptions {
@@ -52,15 +45,13 @@ impl Default for PostgresOptions {
             schema: "distlock".to_owned(),
             timeout: Duration::from_secs(5),
             drift_percent: 10,
-            sessions: 32,
         }
     }
 }
 
 impl PostgresOptions {
     /// The keys a URL may have.
-    pub(crate) const KEYS: [&'static str; 5] =
-        ["algorithm", "schema", "timeout", "drift", "sessions"];
+    pub(crate) const KEYS: [&'static str; 4] = ["algorithm", "schema", "timeout", "drift"];
 
     /// The defaults: the fair line, in the schema `distlock`, calls of at most 5 s.
     #[must_use]
@@ -96,14 +87,6 @@ impl PostgresOptions {
         self
     }
 
-    /// How many connections locks may be held or waited for with at once, where each lock needs one
-    /// of its own.
-    #[must_use]
-    pub fn sessions(mut self, most: u16) -> Self {
-        self.sessions = most.max(1);
-        self
-    }
-
     /// Takes its keys out of a URL's query.
     ///
     /// # Errors
@@ -112,7 +95,7 @@ impl PostgresOptions {
         let mut options = Self::default();
         if let Some(word) = url.take("algorithm") {
             let known = Algorithm::ALL.into_iter().find(|a| a.word() == word);
-            let hint = "queue (the default), version, advisory or row-lock";
+            let hint = "queue (the default) or version";
             options.algorithm = known.ok_or_else(|| cannot_be("algorithm", &word, hint))?;
         }
         if let Some(schema) = url.take("schema") {
@@ -126,15 +109,11 @@ impl PostgresOptions {
             }
             options.timeout = span;
         }
-        let number = |key: &str, value: Option<String>, usual: u16, least: u16, most: u16| {
-            let Some(value) = value else { return Ok(usual) };
-            let number = value.parse().ok().filter(|n| (least..=most).contains(n));
-            let hint = format!("a number from {least} to {most}");
-            number.ok_or_else(|| cannot_be(key, &value, &hint))
-        };
-        let drift = number("drift", url.take("drift"), u16::from(options.drift_percent), 0, 50)?;
-        options.drift_percent = u8::try_from(drift).unwrap_or(50);
-        options.sessions = number("sessions", url.take("sessions"), options.sessions, 1, 10_000)?;
+        if let Some(text) = url.take("drift") {
+            let percent = text.parse().ok().filter(|n| *n <= 50);
+            let hint = "percent of a TTL, 0 to 50";
+            options.drift_percent = percent.ok_or_else(|| cannot_be("drift", &text, hint))?;
+        }
         Ok(options)
     }
 }

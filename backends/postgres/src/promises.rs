@@ -20,8 +20,8 @@ const POOLER: &str = "Needs the database itself or a pool in session mode; a poo
                       mode is found out and refused.";
 const RETENTION: &str = "A lock's row goes a day after its last use: tokens then rise as long as the \
                          server's clock does not fall by more than that.";
-const RACES: &str = "Every move is a race on one row: right for few clients, or databases that only \
-                     look like PostgreSQL; waiters of other processes ask again and again.";
+const RACES: &str = "Every move is a race on one row, and who waits asks again and again: right for \
+                     few clients, or for databases that only look like PostgreSQL.";
 const VERSION_CONNECTIONS: &str = "Two connections a process, however many locks.";
 
 /// What a store promises under these options.
@@ -38,7 +38,6 @@ pub fn capability(options: &PostgresOptions) -> Capability {
             "postgres://HOST/DATABASE?algorithm=version",
             &[CLOCK, FAILOVER, RETENTION, RACES, VERSION_CONNECTIONS],
         ),
-        Algorithm::Advisory | Algorithm::RowLock => unreachable!("not yet"),
     };
     Capability {
         store,
@@ -53,7 +52,10 @@ pub fn capability(options: &PostgresOptions) -> Capability {
         restart: Survives::Yes,
         failover: Survives::TwoHolders,
         partition: Survives::Ends,
-        order: Order::Fifo,
+        order: match options.algorithm {
+            Algorithm::Queue => Order::Fifo,
+            Algorithm::Version => Order::None,
+        },
         reentry: Reentry::Anywhere,
         shared: true,
         permits: true,
@@ -62,7 +64,7 @@ pub fn capability(options: &PostgresOptions) -> Capability {
         lock_delay: true,
         wake: match options.algorithm {
             Algorithm::Queue => WakeUp::Push,
-            _ => WakeUp::Poll,
+            Algorithm::Version => WakeUp::Poll,
         },
         drift_percent: options.drift_percent,
         drift_floor: Duration::from_millis(1),

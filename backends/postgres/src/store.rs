@@ -9,7 +9,8 @@
 //!
 //! Calls have one connection, the library's renewals and cancels another, and a third listens.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use distlock_core::capability::Capability;
@@ -18,7 +19,7 @@ use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
 use distlock_core::leased::Leased;
 use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
 use distlock_core::state::{Pulse, Reply, answer};
-use distlock_core::{Clock, Error, FullName, Store, Token, engine};
+use distlock_core::{Clock, Error, FullName, ReqId, Store, Token, engine};
 use distlock_sql::Lane;
 
 use crate::call::call;
@@ -30,6 +31,9 @@ use crate::options::PostgresOptions;
 use crate::promises::capability;
 use crate::statements::Statements;
 
+/// A promotion lasts a second unless it is confirmed.
+const CONFIRMED: Duration = Duration::from_millis(1050);
+
 /// Locks in tables of a PostgreSQL database.
 ///
 /// Dropping it ends its connections after what is under way.
@@ -39,8 +43,10 @@ pub struct Postgres {
     clock: Clock,
     say: Arc<Statements>,
     front: Lane<Door>,
-    back: Lane<Door>,
+    back: Arc<Lane<Door>>,
     ear: Arc<Ear>,
+    /// Locks that are looked after already.
+    watched: Arc<Mutex<HashSet<FullName>>>,
 }
 
 impl Postgres {
@@ -52,15 +58,44 @@ impl Postgres {
         front: Lane<Door>,
     ) -> Result<Self, Error> {
         let clock = Clock::system();
-        let ear = Ear::open(door.clone(), clock.clone(), options.timeout).await;
-        let ear = ear.map_err(|e| e.store(&site))?;
-        let back = Lane::new(door, clock.clone(), options.timeout, 1);
-        let capability = capability(options);
-        Ok(Self { capability, site, clock, say: Arc::new(say), front, back, ear })
+        let back = Arc::new(Lane::new(door.clone(), clock.clone(), options.timeout, 1));
+        let (capability, say, watched) = (capability(options), Arc::new(say), Arc::default());
+        let known = say.clone();
+        // A cancel is sent when things go wrong already: it should not begin with a connection and a
+        // question how it is spelled.
+        let warm = call!(back, [known], conn, moves::prepare(conn, &known));
+        let ear = Ear::open(door, clock.clone(), options.timeout);
+        let (warm, ear) = tokio::join!(warm, ear);
+        let told = |e: Error| e.during("connect").store(&site);
+        let ear = warm.and(ear).map_err(told)?;
+        Ok(Self { capability, site, clock, say, front, back, ear, watched })
     }
 
     fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
         move |e| e.during(what).lock(lock).store(&self.site)
+    }
+
+    /// Looks after a lock once a promotion of ours must have been confirmed. A process that was
+    /// killed this very moment is taken for alive until the server has noticed; whoever is next
+    /// would hear of it only with its next heartbeat.
+    fn look_after(&self, lock: &FullName) {
+        let watched = || self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if !watched().insert(lock.clone()) {
+            return;
+        }
+        let (back, say, clock) = (self.back.clone(), self.say.clone(), self.clock.clone());
+        let (watched, lock) = (self.watched.clone(), lock.clone());
+        engine::spawn(async move {
+            clock.sleep(CONFIRMED).await;
+            watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&lock);
+            // A heartbeat of nobody lets time do its work, and nothing else.
+            let nobody: Arc<[_]> = [(Key { lock, req: ReqId::random() }, CONFIRMED)].into();
+            let settled =
+                call!(back, [say, nobody], conn, moves::heartbeat(conn, &say, &nobody, ""));
+            if let Err(e) = settled.await {
+                tracing::debug!(error = %e, "nobody looked after a promotion");
+            }
+        });
     }
 
     fn lane(&self) -> &Lane<Door> {
@@ -144,8 +179,11 @@ impl LeaseStore for Postgres {
     async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
         let (say, mine) = (self.say.clone(), key.clone());
         let call = call!(self.lane(), [say, mine], conn, moves::release(conn, &say, &mine));
-        let reply = call.await.and_then(answer::released);
-        reply.map_err(self.told("release", &key.lock))
+        let (reply, promoted) = call.await.map_err(self.told("release", &key.lock))?;
+        if promoted {
+            self.look_after(&key.lock);
+        }
+        answer::released(reply).map_err(self.told("release", &key.lock))
     }
 
     async fn cancel(&self, key: &Key) -> Result<(), Error> {

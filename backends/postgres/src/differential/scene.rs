@@ -38,7 +38,7 @@ impl Scene {
             .database("postgres");
         let mut conn = PgConnection::connect_with(&to).await.unwrap();
         let schema = Schema::new("distlock").unwrap();
-        for text in [schema.tables(), schema.functions()] {
+        for text in [schema.create(), schema.tables(), schema.functions()] {
             sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut conn).await.unwrap();
         }
         let held = "CREATE OR REPLACE FUNCTION distlock.now_us() RETURNS bigint LANGUAGE sql \
@@ -90,7 +90,7 @@ impl Subject for Scene {
             }
             Play::Heartbeat { due, via } => moves::heartbeat(conn, say, due, via).await,
             Play::Renew { due } => moves::renew(conn, say, due).await,
-            Play::Release { key } => moves::release(conn, say, key).await.map(|r| vec![r]),
+            Play::Release { key } => moves::release(conn, say, key).await.map(|(r, _)| vec![r]),
             Play::Cancel { key } => moves::cancel(conn, say, key).await.map(|r| vec![r]),
             Play::Force { lock, token, how } => {
                 moves::force(conn, say, lock, *token, *how).await.map(|r| vec![r])
