@@ -5,7 +5,7 @@ use distlock_core::{Error, Kind};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 /// The keys a URL may have about the connection.
-pub(crate) const KEYS: [&str; 5] = ["host", "sslmode", "sslrootcert", "sslcert", "sslkey"];
+pub(crate) const KEYS: [&str; 6] = ["host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"];
 
 /// The driver's options for a URL. What it does not say the variables `PGHOST`, `PGPORT`, `PGUSER`,
 /// `PGPASSWORD`, `PGDATABASE` and `PGSSLMODE` do.
@@ -15,7 +15,8 @@ pub(crate) const KEYS: [&str; 5] = ["host", "sslmode", "sslrootcert", "sslcert",
 pub(crate) fn options(url: &mut StoreUrl) -> Result<PgConnectOptions, Error> {
     let mut to = PgConnectOptions::new_without_pgpass().application_name("distlock");
     let directory = url.take("host");
-    let host = match url.hosts.as_slice() {
+    let hosts = url.hosts.clone();
+    let host = match hosts.as_slice() {
         [] => None,
         [one] => Some(one),
         _ => {
@@ -26,12 +27,15 @@ pub(crate) fn options(url: &mut StoreUrl) -> Result<PgConnectOptions, Error> {
     if let Some(port) = host.and_then(|h| h.port) {
         to = to.port(port);
     }
+    if let Some(port) = url.take("port") {
+        to = to.port(port.parse().map_err(|_| {
+            Error::new(Kind::Usage, format!("port={port} cannot be")).with_hint("1 to 65535")
+        })?);
+    }
     match (host.map(|h| h.host.as_str()), directory.as_deref()) {
         (Some(host), None) | (None, Some(host)) => {
             to = if host.starts_with('/') { to.socket(host) } else { to.host(host) };
         }
-        // Only to say the port of a socket.
-        (Some(_), Some(directory)) if directory.starts_with('/') => to = to.socket(directory),
         (Some(_), Some(_)) => {
             return Err(Error::new(Kind::Usage, "the URL names two hosts").with_hint(
                 "?host= is for the directory of a Unix socket: postgres:///db?host=/run/postgresql",

@@ -25,12 +25,16 @@ pub(crate) fn refusal(e: sqlx::Error) -> Error {
                 Error::new(Kind::Unreachable, "nobody listens there")
                     .with_hint("see whether the database runs, and host, port or socket directory")
             }
+            // What TLS has to say about a certificate comes as an error of the stream.
+            _ if io.to_string().contains("certificate") => no_tls(),
             _ => broken(),
         },
-        sqlx::Error::Tls(_) => Error::new(Kind::Refused, "no TLS connection comes about").with_hint(
-            "?sslmode= says what is asked for: disable, prefer, require, verify-ca or verify-full; \
-             ?sslrootcert= names the authority's file",
-        ),
+        sqlx::Error::PoolTimedOut => {
+            Error::new(Kind::Unreachable, "the connection that listens does not come about").with_hint(
+                "the database may have as many connections as it takes; a process of distlock takes three",
+            )
+        }
+        sqlx::Error::Tls(_) => no_tls(),
         sqlx::Error::Protocol(_) => {
             Error::new(Kind::Store, "what answers there does not speak as PostgreSQL does")
                 .with_hint("see whether host and port are those of a PostgreSQL")
@@ -41,6 +45,13 @@ pub(crate) fn refusal(e: sqlx::Error) -> Error {
         _ => broken(),
     };
     error.because(e)
+}
+
+fn no_tls() -> Error {
+    Error::new(Kind::Refused, "no TLS connection comes about").with_hint(
+        "?sslmode= says what is asked for: disable, prefer, require, verify-ca or verify-full; \
+         ?sslrootcert= names the authority's file",
+    )
 }
 
 fn broken() -> Error {

@@ -135,8 +135,13 @@ fn socket() {
         let server = Postgres::new().password("open sesame").start().await.unwrap();
         let dir = Postgres::socket_dir(&server).display().to_string();
         let port = server.addr().port();
-        let url = format!("postgres://postgres@:{port}/postgres?host={dir}");
-        let locks = connect(&url).await.unwrap();
-        give_back(take_for(&locks, "a", ms(4000)).await).await;
+        let escaped = dir.replace('/', "%2F");
+        for url in [
+            format!("postgres://postgres@/postgres?host={dir}&port={port}"),
+            format!("postgres://postgres@{escaped}:{port}/postgres"),
+        ] {
+            let locks = connect(&url).await.unwrap();
+            give_back(take_for(&locks, "a", ms(4000)).await).await;
+        }
     });
 }
