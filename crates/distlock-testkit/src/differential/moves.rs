@@ -88,7 +88,7 @@ pub(super) fn slots() -> impl Strategy<Value = Vec<Slot>> {
 }
 
 fn slot() -> impl Strategy<Value = Slot> {
-    let permit = |n| Mode::Permit(NonZeroU32::new(n).unwrap());
+    let permit = |n| Mode::Permit(NonZeroU32::new(n).expect("not none"));
     let mode = prop_oneof![5 => Just(Mode::Exclusive), 3 => Just(Mode::Shared),
         3 => Just(permit(2)), 1 => Just(permit(3))];
     let some = |ms: u64| prop_oneof![3 => Just(0), 1 => Just(ms), 1 => Just(3 * ms)];

@@ -76,7 +76,7 @@ impl Oracle {
         let mut reply = self.step(lock, op, own, now);
         if let Reply::Granted { waiters, .. } = &mut reply {
             // Those who did not hear that it is their turn wait on.
-            *waiters = u32::try_from(self.states[lock].queue.len()).unwrap();
+            *waiters = u32::try_from(self.states[lock].queue.len()).expect("a short line");
         }
         reply
     }

@@ -12,7 +12,10 @@ use super::oracle::{Oracle, Told};
 use super::subject::{Play, Subject};
 
 pub(super) fn lock(i: usize) -> FullName {
-    FullName { space: Namespace::new("t").unwrap(), name: Name::new(LOCKS[i]).unwrap() }
+    FullName {
+        space: Namespace::new("t").expect("a namespace"),
+        name: Name::new(LOCKS[i]).expect("a name"),
+    }
 }
 
 pub(super) struct Run<'a, S> {
@@ -62,14 +65,14 @@ impl<'a, S: Subject> Run<'a, S> {
             lock: lock(s.lock),
             req: self.id(slot, 0),
             // One of thirteen letters: its count's field is as long as a request.
-            owner: Owner::named(format!("owner-{:07}", s.owner)).unwrap(),
+            owner: Owner::named(format!("owner-{:07}", s.owner)).expect("an owner"),
             mode: s.mode,
             ttl: ms(s.ttl),
             patience: Patience::Forever,
             min_hold: ms(s.min_hold),
             lock_delay: ms(s.lock_delay),
             label: Label::new(format!("slot {slot}")),
-            block: NonZeroU32::new(s.block).unwrap(),
+            block: NonZeroU32::new(s.block).expect("not none"),
         }
     }
 
@@ -124,7 +127,7 @@ impl<'a, S: Subject> Run<'a, S> {
             Move::Force { lock: at, token, how } => {
                 let holds = &self.oracle.states[*at].holds;
                 let token = token.map(|i| match holds.get(i) {
-                    Some(h) => Token::new(h.token + u64::from(h.block) - 1).unwrap(),
+                    Some(h) => Token::new(h.token + u64::from(h.block) - 1).expect("a token"),
                     None => Token::MIN,
                 });
                 let play = Play::Force { lock: lock(*at), token, how: *how };
