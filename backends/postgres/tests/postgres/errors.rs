@@ -3,7 +3,10 @@
 use distlock_core::{Error, Kind};
 use distlock_testkit::servers::{Certs, Imposter, Port, Postgres, Server};
 
-use crate::kit::{Named, client, connect, give_back, ms, run, soon, sql, take_for, url};
+use crate::kit::{
+    LONG, Named, client, client_at, connect, give_back, line_of, ms, run, soon, sql, take_for,
+    task, url,
+};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("a_wrong_password_and_a_wrong_database_are_told_apart", logins),
@@ -13,6 +16,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("strangers_and_nobody_end_in_time", strangers),
     ("too_many_connections_are_told", crowded),
     ("a_unix_socket_is_a_way_in", socket),
+    ("s34_a_pooler_in_transaction_mode_is_refused_and_in_session_mode_serves", s34),
 ];
 
 async fn refused(url: &str) -> Error {
@@ -143,5 +147,27 @@ fn socket() {
             let locks = connect(&url).await.unwrap();
             give_back(take_for(&locks, "a", ms(4000)).await).await;
         }
+    });
+}
+
+fn s34() {
+    run(async {
+        let server = Postgres::new().start().await.unwrap();
+        // Tables that are there already change nothing.
+        for _ in 0..2 {
+            let pooler = Server::start(Postgres::pooler(&server, "transaction")).await.unwrap();
+            for _ in 0..3 {
+                is(&refused(&url(pooler.addr(), "timeout=3s")).await, Kind::Refused, "pooler");
+            }
+            client(&server, "").await.close().await;
+        }
+        let pooler = Server::start(Postgres::pooler(&server, "session")).await.unwrap();
+        let (locks, direct) = (client_at(pooler.addr(), "").await, client(&server, "").await);
+        let held = take_for(&direct, "a", LONG).await;
+        let lock = locks.lock("a").ttl(LONG);
+        let waiting = task(async move { lock.acquire().await });
+        line_of(&direct, "a", 1).await;
+        give_back(held).await;
+        give_back(soon("its turn", waiting).await.unwrap().unwrap()).await;
     });
 }

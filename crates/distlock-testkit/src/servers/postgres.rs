@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use super::account::Account;
 use super::{Certs, Program, Server, WallClock};
 
+mod pooler;
 mod psql;
 mod shared;
 
