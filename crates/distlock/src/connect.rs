@@ -185,6 +185,12 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
         #[cfg(not(feature = "redis"))]
         "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
         | "redis+cluster" | "rediss+cluster" | "redlock" | "redlocks" => Err(missing("redis")),
+        #[cfg(feature = "postgres")]
+        scheme if distlock_postgres::SCHEMES.contains(&scheme) => {
+            distlock_postgres::open(url).await
+        }
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(missing("postgres")),
         #[cfg(feature = "memcached")]
         "memcached" => {
             known(&url, &[])?;
@@ -239,6 +245,7 @@ fn schemes() -> Vec<&'static str> {
         "redis+sentinel://HOSTS/NAME",
         "redis+cluster://HOSTS",
         "redlock://H1,H2,H3",
+        "postgres://HOST/DATABASE",
         "memcached://HOST:PORT",
     ]
 }
@@ -261,6 +268,12 @@ pub fn stores() -> Vec<Capability> {
         let plain = RedisOptions::new().algorithm(Algorithm::Plain);
         all.push(capability(Kind::Single, &plain));
         all.extend([redlock_capability(&usual), redlock_capability(&plain)]);
+    }
+    #[cfg(feature = "postgres")]
+    {
+        use distlock_postgres::{Algorithm, PostgresOptions, capability};
+        let kinds = Algorithm::ALL.map(|a| PostgresOptions::new().algorithm(a));
+        all.extend(kinds.iter().map(capability));
     }
     #[cfg(feature = "memcached")]
     all.push(distlock_memcached::capability().clone());

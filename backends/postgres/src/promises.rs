@@ -1,0 +1,74 @@
+//! What each of the PostgreSQL stores promises.
+
+use std::time::Duration;
+
+use distlock_core::Ttl;
+use distlock_core::capability::{
+    Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
+};
+
+use crate::options::{Algorithm, PostgresOptions};
+
+const CLOCK: &str = "Leases run on the server's wall clock: when somebody steps it forward, a lock \
+                     can pass on before its holder knows; the fence still refuses the older one.";
+const FAILOVER: &str = "A standby that takes over without synchronous replication may lack the \
+                        latest grants: two holders are possible for up to a TTL, and tokens go on \
+                        rising only if its clock is right.";
+const CONNECTIONS: &str = "Three connections a process, however many locks: calls, renewals, and \
+                           one that listens.";
+const POOLER: &str = "Needs the database itself or a pool in session mode; a pool in transaction \
+                      mode is found out and refused.";
+const RETENTION: &str = "A lock's row goes a day after its last use: tokens then rise as long as the \
+                         server's clock does not fall by more than that.";
+const RACES: &str = "Every move is a race on one row, and who waits asks again and again: right for \
+                     few clients, or for databases that only look like PostgreSQL.";
+const VERSION_CONNECTIONS: &str = "Two connections a process, however many locks.";
+
+/// What a store promises under these options.
+#[must_use]
+pub fn capability(options: &PostgresOptions) -> Capability {
+    let (store, url, notes): (_, _, &[&str]) = match options.algorithm {
+        Algorithm::Queue => (
+            "postgres",
+            "postgres://HOST/DATABASE",
+            &[CLOCK, FAILOVER, RETENTION, CONNECTIONS, POOLER],
+        ),
+        Algorithm::Version => (
+            "postgres (version)",
+            "postgres://HOST/DATABASE?algorithm=version",
+            &[CLOCK, FAILOVER, RETENTION, RACES, VERSION_CONNECTIONS],
+        ),
+    };
+    Capability {
+        store,
+        url,
+        scope: "hosts that reach the database",
+        family: Family::Lease,
+        fence: Fence::Durable,
+        expiry: Expiry::Ttl,
+        ttl_min: Ttl::MIN.get(),
+        ttl_max: Ttl::MAX.get(),
+        ttl_step: Duration::from_millis(1),
+        restart: Survives::Yes,
+        failover: Survives::TwoHolders,
+        partition: Survives::Ends,
+        order: match options.algorithm {
+            Algorithm::Queue => Order::Fifo,
+            Algorithm::Version => Order::None,
+        },
+        reentry: Reentry::Anywhere,
+        shared: true,
+        permits: true,
+        detach: true,
+        force: true,
+        lock_delay: true,
+        wake: match options.algorithm {
+            Algorithm::Queue => WakeUp::Push,
+            Algorithm::Version => WakeUp::Poll,
+        },
+        drift_percent: options.drift_percent,
+        drift_floor: Duration::from_millis(1),
+        wall_witness: true,
+        notes,
+    }
+}
