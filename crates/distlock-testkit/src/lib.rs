@@ -6,6 +6,7 @@
 //! | [`laws`] | the laws every store must pass, plain async functions over a [`Site`] |
 //! | [`history`] | what many processes saw, and whether it can have been one lock |
 //! | [`faulty`] | a store for users' own tests that loses, stalls and steals on command |
+//! | [`moves`] | generated moves, for stores that translate the specification |
 //! | [`proxy`] | a TCP proxy that delays, cuts, drops and repeats |
 //! | [`servers`] | real servers as values: start, pause, kill, wipe |
 //!
@@ -21,6 +22,7 @@ pub mod history;
 mod law;
 pub mod laws;
 mod measure;
+pub mod moves;
 pub mod proxy;
 mod roles;
 pub mod servers;

@@ -2,8 +2,9 @@
 
 use distlock_core::Mode;
 use distlock_core::state::Reply;
+use distlock_testkit::moves::{Move, Slot};
 
-use super::run::{Move, Run, Slot};
+use super::run::Run;
 use super::scene::Scene;
 
 fn slots(n: usize, mode: Mode) -> Vec<Slot> {
