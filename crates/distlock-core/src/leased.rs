@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::busy::Standing;
-use crate::capability::Capability;
+use crate::capability::{Capability, WakeUp};
 use crate::clock::{BootInstant, Clock};
 use crate::engine;
 use crate::error::{Error, Kind};
@@ -177,7 +177,11 @@ impl<S: LeaseStore> Inner<S> {
                 entry.ahead.store(standing.ahead.unwrap_or(u32::MAX), Ordering::Relaxed);
                 self.beat(entry);
                 let head = standing.ahead == Some(0);
-                let again = standing.left.filter(|_| head).map(|left| left + AFTER_EXPIRY);
+                let mut again = standing.left.filter(|_| head).map(|left| left + AFTER_EXPIRY);
+                if self.store.capability().wake == WakeUp::Poll {
+                    let poll = wait.next_look(ask, standing.ahead);
+                    again = Some(again.map_or(poll, |again| again.min(poll)));
+                }
                 (standing, again)
             }
             // No line here: ask again before long, less and less often.
@@ -287,6 +291,15 @@ enum Verdict {
 }
 
 impl Wait {
+    /// When to look again in a line that calls nobody up: the head often, whoever is further back
+    /// the less often.
+    fn next_look(&mut self, ask: &Ask, ahead: Option<u32>) -> Duration {
+        match ahead {
+            None | Some(0) => self.next_poll(ask),
+            Some(n) => (POLL.1 * n.saturating_add(1).min(4)) + self.next_poll(ask) / 4,
+        }
+    }
+
     /// Twice as long as last time, within bounds, and up to a quarter more, differently for each
     /// request, so that pollers do not march in step.
     fn next_poll(&mut self, ask: &Ask) -> Duration {

@@ -1,0 +1,289 @@
+//! A connection that outlives its callers.
+//!
+//! A statement that is dropped between its first byte and its answer leaves a connection nobody
+//! can use, or worse, one that goes back to a pool with a lock on it. So connections belong to
+//! tasks on the library's own thread; a caller sends what it wants done and waits for the answer.
+//! If it goes away, what was sent is finished all the same, and what was not is never sent.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use distlock_core::{BootInstant, Clock, Error, Kind, engine};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
+
+/// What is done on a connection.
+pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, Trouble>> + Send + 'c>>;
+
+/// After a connection could not be had, everybody is told the same for this long.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a farewell may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How connections are made.
+pub trait Opens: Send + Sync + 'static {
+    /// A connection. Dropping it closes it.
+    type Conn: Send + 'static;
+
+    /// Makes one, ready for use.
+    fn open(&self) -> impl Future<Output = Result<Self::Conn, Error>> + Send;
+
+    /// Closes one in order.
+    fn close(&self, conn: Self::Conn) -> impl Future<Output = ()> + Send;
+}
+
+/// Something went wrong on a connection.
+#[derive(Debug)]
+pub struct Trouble {
+    /// What.
+    pub error: Error,
+    /// Whether the connection is of no use any more. What was asked for is then tried once more on
+    /// a new one: every call of a store may be repeated.
+    pub broken: bool,
+}
+
+impl Trouble {
+    /// The other side answered with an error; the connection is fine.
+    #[must_use]
+    pub fn answered(error: Error) -> Self {
+        Self { error, broken: false }
+    }
+
+    /// The connection broke, and nobody knows what the other side did.
+    #[must_use]
+    pub fn broken(error: Error) -> Self {
+        Self { error: error.unknown(), broken: true }
+    }
+}
+
+/// The way to one connection, or to a few that share the work.
+pub struct Lane<O: Opens> {
+    jobs: Mutex<Option<UnboundedSender<Boxed<O::Conn>>>>,
+    ended: AsyncMutex<UnboundedReceiver<()>>,
+    clock: Clock,
+    bound: Duration,
+}
+
+impl<O: Opens> Lane<O> {
+    /// Starts the tasks behind it; connections are made when they are first needed. Every call ends
+    /// within `bound`.
+    pub fn new(opens: Arc<O>, clock: Clock, bound: Duration, connections: usize) -> Self {
+        let (tx, rx) = unbounded_channel();
+        let (end, ended) = unbounded_channel();
+        let rx = Arc::new(AsyncMutex::new(rx));
+        let refused = Arc::default();
+        for _ in 0..connections.max(1) {
+            let worker = Worker {
+                jobs: rx.clone(),
+                opens: opens.clone(),
+                clock: clock.clone(),
+                refused: Arc::clone(&refused),
+                conn: None,
+                _end: end.clone(),
+            };
+            engine::spawn(worker.work());
+        }
+        Self { jobs: Mutex::new(Some(tx)), ended: AsyncMutex::new(ended), clock, bound }
+    }
+
+    /// Does something on a connection. `work` may be called a second time, when the connection
+    /// broke under the first.
+    ///
+    /// # Errors
+    /// What `work` says, and [`Kind::Unreachable`] when there is no connection or no answer in
+    /// time.
+    ///
+    /// # Cancel safety
+    /// Dropping it takes back what was not sent yet; what was sent is finished.
+    pub async fn call<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
+    {
+        let (answer, reply) = oneshot::channel();
+        let until = self.clock.now().plus(self.bound);
+        let call = Call { work, answer, result: None, until, bound: self.bound };
+        let sent = match &*lock(&self.jobs) {
+            Some(jobs) => jobs.send(Box::new(call)).is_ok(),
+            None => false,
+        };
+        if !sent {
+            return Err(closed());
+        }
+        reply.await.unwrap_or_else(|_| Err(closed().unknown()))
+    }
+
+    /// Ends what is under way and closes the connections.
+    pub async fn close(&self) {
+        drop(lock(&self.jobs).take());
+        let mut ended = self.ended.lock().await;
+        // Nothing is ever sent there: it ends when the last worker does.
+        let _ = self.clock.timeout(self.bound + FAREWELL, ended.recv()).await;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn closed() -> Error {
+    Error::new(Kind::Closed, "the store was closed").with_hint("open it again")
+}
+
+fn late(bound: Duration) -> Error {
+    Error::new(Kind::Unreachable, format!("no answer within {bound:?}")).with_hint(
+        "see whether the database runs and can be reached; the same call may be repeated",
+    )
+}
+
+/// Something to be done, whatever its answer's type is.
+trait Job<C>: Send {
+    /// Whether anybody waits for it.
+    fn is_wanted(&self) -> bool;
+    fn until(&self) -> BootInstant;
+    fn bound(&self) -> Duration;
+    /// Does it; says whether the connection broke.
+    fn run<'c>(&'c mut self, conn: &'c mut C) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
+    /// Tells what came out.
+    fn tell(self: Box<Self>);
+    /// Tells that nothing did.
+    fn fail(self: Box<Self>, error: Error);
+}
+
+struct Call<T, F> {
+    work: F,
+    answer: oneshot::Sender<Result<T, Error>>,
+    result: Option<Result<T, Error>>,
+    until: BootInstant,
+    bound: Duration,
+}
+
+impl<C, T, F> Job<C> for Call<T, F>
+where
+    C: Send,
+    T: Send,
+    F: for<'c> Fn(&'c mut C) -> Work<'c, T> + Send,
+{
+    fn is_wanted(&self) -> bool {
+        !self.answer.is_closed()
+    }
+
+    fn until(&self) -> BootInstant {
+        self.until
+    }
+
+    fn bound(&self) -> Duration {
+        self.bound
+    }
+
+    fn run<'c>(&'c mut self, conn: &'c mut C) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>> {
+        let work = (self.work)(conn);
+        let result = &mut self.result;
+        Box::pin(async move {
+            match work.await {
+                Ok(value) => *result = Some(Ok(value)),
+                Err(Trouble { error, broken }) => {
+                    *result = Some(Err(error));
+                    return broken;
+                }
+            }
+            false
+        })
+    }
+
+    fn tell(self: Box<Self>) {
+        let result = self.result.unwrap_or_else(|| Err(closed().unknown()));
+        let _ = self.answer.send(result);
+    }
+
+    fn fail(self: Box<Self>, error: Error) {
+        let _ = self.answer.send(Err(error));
+    }
+}
+
+/// When and why there was last no connection to be had.
+type Refused = Arc<Mutex<Option<(BootInstant, Error)>>>;
+type Jobs<C> = Arc<AsyncMutex<UnboundedReceiver<Boxed<C>>>>;
+type Boxed<C> = Box<dyn Job<C>>;
+
+struct Worker<O: Opens> {
+    jobs: Jobs<O::Conn>,
+    opens: Arc<O>,
+    clock: Clock,
+    refused: Refused,
+    conn: Option<O::Conn>,
+    /// Dropped when this ends.
+    _end: UnboundedSender<()>,
+}
+
+impl<O: Opens> Worker<O> {
+    async fn work(mut self) {
+        loop {
+            let job = self.jobs.lock().await.recv().await;
+            let Some(job) = job else { break };
+            if job.is_wanted() {
+                self.serve(job).await;
+            }
+        }
+        if let Some(conn) = self.conn.take() {
+            let _ = self.clock.timeout(FAREWELL, self.opens.close(conn)).await;
+        }
+    }
+
+    async fn serve(&mut self, mut job: Boxed<O::Conn>) {
+        let (until, clock) = (job.until(), self.clock.clone());
+        let mut sent = false;
+        for last in [false, true] {
+            let conn = match self.connected(until, job.bound()).await {
+                Ok(conn) => conn,
+                Err(e) => return job.fail(if sent { e.unknown() } else { e.not_applied() }),
+            };
+            sent = true;
+            let left = until.since(clock.now());
+            match clock.timeout(left, job.run(conn)).await {
+                Some(false) => return job.tell(),
+                Some(true) => {
+                    self.conn = None;
+                    if last {
+                        return job.tell();
+                    }
+                }
+                None => {
+                    // Its answer would be taken for that of the next statement.
+                    self.conn = None;
+                    let bound = job.bound();
+                    return job.fail(late(bound).unknown());
+                }
+            }
+        }
+    }
+
+    async fn connected(
+        &mut self,
+        until: BootInstant,
+        bound: Duration,
+    ) -> Result<&mut O::Conn, Error> {
+        // Not `if let`: the borrow would last for the whole function.
+        if self.conn.is_none() {
+            if let Some((at, error)) = &*lock(&self.refused)
+                && self.clock.now().since(*at) < PAUSE
+            {
+                return Err(error.clone());
+            }
+            let left = until.since(self.clock.now());
+            let opened = self.clock.timeout(left, self.opens.open()).await;
+            let opened = opened.unwrap_or_else(|| Err(late(bound)));
+            *lock(&self.refused) = match &opened {
+                Ok(_) => None,
+                Err(e) => Some((self.clock.now(), e.clone())),
+            };
+            self.conn = Some(opened?);
+        }
+        self.conn.as_mut().ok_or_else(closed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

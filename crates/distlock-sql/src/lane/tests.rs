@@ -1,0 +1,147 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use distlock_core::Outcome;
+use tokio::sync::Notify;
+
+use super::*;
+
+/// Counts what is opened and closed; a connection is its number.
+#[derive(Default)]
+struct Doors {
+    opened: AtomicUsize,
+    closed: AtomicUsize,
+    shut: std::sync::atomic::AtomicBool,
+}
+
+impl Opens for Doors {
+    type Conn = usize;
+
+    async fn open(&self) -> Result<usize, Error> {
+        if self.shut.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Unreachable, "shut"));
+        }
+        Ok(self.opened.fetch_add(1, Ordering::Relaxed))
+    }
+
+    async fn close(&self, _: usize) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn lane(bound: Duration) -> (Arc<Doors>, Lane<Doors>) {
+    let doors = Arc::<Doors>::default();
+    (doors.clone(), Lane::new(doors, Clock::system(), bound, 1))
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn broken() -> Trouble {
+    Trouble::broken(Error::new(Kind::Unreachable, "reset"))
+}
+
+#[tokio::test]
+async fn what_was_sent_is_finished_though_its_caller_is_gone() {
+    let (_, lane) = lane(LONG);
+    let (started, go, done) = <(Arc<Notify>, Arc<Notify>, Arc<Notify>)>::default();
+    let call = lane.call({
+        let (started, go, done) = (started.clone(), go.clone(), done.clone());
+        move |_| {
+            let (started, go, done) = (started.clone(), go.clone(), done.clone());
+            Box::pin(async move {
+                started.notify_one();
+                go.notified().await;
+                done.notify_one();
+                Ok(())
+            })
+        }
+    });
+    tokio::select! {
+        biased;
+        r = call => panic!("nobody let it go on: {r:?}"),
+        () = started.notified() => {}
+    }
+    go.notify_one();
+    done.notified().await;
+    lane.close().await;
+}
+
+#[tokio::test]
+async fn what_was_not_sent_is_taken_back_with_its_caller() {
+    let (_, lane) = lane(LONG);
+    let (started, go) = <(Arc<Notify>, Arc<Notify>)>::default();
+    let first = lane.call({
+        let (started, go) = (started.clone(), go.clone());
+        move |_| {
+            let (started, go) = (started.clone(), go.clone());
+            Box::pin(async move {
+                started.notify_one();
+                go.notified().await;
+                Ok(())
+            })
+        }
+    });
+    let ran = Arc::<AtomicUsize>::default();
+    let second = {
+        let ran = ran.clone();
+        lane.call(move |_| {
+            ran.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async { Ok(()) })
+        })
+    };
+    tokio::pin!(first);
+    {
+        tokio::pin!(second);
+        tokio::select! {
+            biased;
+            _ = &mut first => panic!("nobody let it go on"),
+            _ = &mut second => panic!("it overtook the first"),
+            () = started.notified() => {}
+        }
+    }
+    go.notify_one();
+    first.await.unwrap();
+    lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
+    assert_eq!(ran.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_replaced_and_the_call_repeated_once() {
+    let (doors, lane) = lane(LONG);
+    let seen = lane.call(|conn| {
+        let conn = *conn;
+        Box::pin(async move { if conn == 0 { Err(broken()) } else { Ok(conn) } })
+    });
+    assert_eq!(seen.await.unwrap(), 1);
+    let e = lane.call(|_| Box::pin(async { Err::<(), _>(broken()) })).await.unwrap_err();
+    assert_eq!(e.outcome(), Outcome::Unknown);
+    assert_eq!(doors.opened.load(Ordering::Relaxed), 3);
+    lane.close().await;
+}
+
+#[tokio::test]
+async fn nothing_sent_is_not_applied_and_no_answer_is_unknown() {
+    let (doors, lane) = lane(Duration::from_millis(50));
+    doors.shut.store(true, Ordering::Relaxed);
+    let e = lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap_err();
+    assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, Outcome::NotApplied));
+    doors.shut.store(false, Ordering::Relaxed);
+    Clock::system().sleep(PAUSE).await;
+    let e = lane.call(|_| Box::pin(std::future::pending::<Result<(), _>>())).await.unwrap_err();
+    assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, Outcome::Unknown));
+    // And the connection whose answer is still to come is not used again.
+    let conn = lane.call(|conn| {
+        let conn = *conn;
+        Box::pin(async move { Ok(conn) })
+    });
+    assert_eq!(conn.await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn closing_closes_the_connections() {
+    let (doors, lane) = lane(LONG);
+    lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
+    lane.close().await;
+    assert_eq!(doors.closed.load(Ordering::Relaxed), 1);
+    let e = lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap_err();
+    assert_eq!(e.kind(), Kind::Closed);
+}

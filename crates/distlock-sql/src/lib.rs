@@ -1,0 +1,15 @@
+//! What the SQL stores of distlock share.
+//!
+//! * [`Lane`]: a connection that belongs to the library's own thread, so that a caller who goes
+//!   away never leaves a statement half done.
+//! * [`Versioned`]: the version algorithm, a compare-and-set on one row, over any table that can do
+//!   the few things of [`Rows`].
+
+mod desk;
+mod lane;
+mod rows;
+mod versioned;
+
+pub use lane::{Lane, Opens, Trouble, Work};
+pub use rows::{Page, Row, Rows, Write};
+pub use versioned::Versioned;
