@@ -1,0 +1,24 @@
+//! `mysql://` and `mariadb://`: locks in tables of MySQL or MariaDB.
+
+mod bell;
+mod door;
+mod fast;
+mod ledger;
+mod line;
+mod look;
+mod open;
+mod options;
+mod promises;
+mod record;
+mod schema;
+mod sql;
+mod store;
+mod sweep;
+mod trouble;
+
+pub use ledger::Collisions;
+pub use open::{SCHEMES, open};
+pub use options::{Algorithm, MysqlOptions};
+pub use promises::capability;
+pub use schema::schema;
+pub use store::Mysql;
