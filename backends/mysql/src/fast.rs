@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::seam::{Ask, Key};
+use distlock_core::seam::Key;
 use distlock_core::state::{Claim, Reply};
 use distlock_core::{Error, FullName, Kind, ReqId, Token};
 use distlock_sql::Trouble;
@@ -132,9 +132,9 @@ impl Fast {
     }
 }
 
-/// Whether an ask can be the usual case.
-pub(crate) fn fits(ask: &Ask) -> bool {
-    ask.min_hold.is_zero() && ask.block.get() == 1
+/// Whether a claim can be the usual case.
+pub(crate) fn fits(claim: &Claim) -> bool {
+    claim.min_hold.is_zero() && claim.block.get() == 1
 }
 
 pub(crate) fn micros(d: Duration) -> u64 {

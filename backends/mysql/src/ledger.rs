@@ -13,7 +13,7 @@ use distlock_core::{Error, FullName, Kind, ReqId};
 use distlock_sql::Trouble;
 use sqlx::MySqlConnection;
 
-use crate::bell::{News, is_session, ring};
+use crate::bell::{News, ring};
 use crate::line::{self, Line};
 use crate::record::{COLUMNS, Record, rules};
 use crate::schema::Tables;
@@ -69,23 +69,34 @@ impl Ledger {
         loop {
             match self.attempt(conn, lock, ops, via).await {
                 Ok(played) => return Ok(played),
-                Err(Fault::Ours(trouble)) => {
-                    if !trouble.broken {
-                        // A statement that failed leaves its transaction open.
-                        run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
-                    }
-                    return Err(trouble);
-                }
-                // Undone as a whole, or refused and to be undone: nothing happened either way, and
-                // the same moves may be made again.
-                Err(Fault::Again(n)) => {
-                    let count = match n {
-                        DEADLOCK => &self.collisions.deadlocks,
-                        _ => &self.collisions.lock_waits,
-                    };
-                    count.fetch_add(1, Ordering::Relaxed);
+                Err(fault) => self.undo(conn, fault).await?,
+            }
+        }
+    }
+
+    /// Undoes a transaction that did not come about. What failed as a whole to break a deadlock, or
+    /// was refused for a row that somebody else has, may be made again: nothing of it happened.
+    pub(crate) async fn undo(
+        &self,
+        conn: &mut MySqlConnection,
+        fault: Fault,
+    ) -> Result<(), Trouble> {
+        match fault {
+            Fault::Ours(trouble) => {
+                if !trouble.broken {
+                    // A statement that failed leaves its transaction open.
                     run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
                 }
+                Err(trouble)
+            }
+            Fault::Again(n) => {
+                let count = match n {
+                    DEADLOCK => &self.collisions.deadlocks,
+                    _ => &self.collisions.lock_waits,
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+                run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
+                Ok(())
             }
         }
     }
@@ -109,7 +120,7 @@ impl Ledger {
         let given = run(conn, begin(false)).await?;
         let [_, row, clock, waiters, places] = given.as_slice() else { return Err(odd()) };
         let now = clock.rows.first().ok_or_else(odd)?;
-        let now = micros(now, "now").map_err(calling).map_err(Fault::Ours)?;
+        let now = micros(now, "now")?;
         let record = row.rows.first().map(Record::read).transpose()?;
         let (there, record) = (record.is_some(), record.unwrap_or_else(Record::none));
         let mut line = Line::of(&waiters.rows, &places.rows, record.waiters, false)?;
@@ -226,7 +237,7 @@ impl Moved {
 }
 
 /// A waiter that speaks up is reachable where it speaks from.
-fn hear_from(state: &mut LockState, op: &Op, via: &str) {
+pub(crate) fn hear_from(state: &mut LockState, op: &Op, via: &str) {
     let (Op::Acquire { claim: distlock_core::state::Claim { req, .. }, wait: Some(_) }
     | Op::Heartbeat { req, .. }) = op
     else {
@@ -237,7 +248,6 @@ fn hear_from(state: &mut LockState, op: &Op, via: &str) {
     let promoted = state.holds.iter_mut().filter(|h| claimed(&h.phase)).map(|h| &mut h.claim);
     if let Some(claim) = queued.chain(promoted).find(|c| c.req == *req)
         && claim.via != via
-        && (via.is_empty() || is_session(via))
     {
         claim.via = via.to_owned();
     }
@@ -250,7 +260,7 @@ pub(crate) enum Fault {
     Ours(Trouble),
 }
 
-fn odd() -> Fault {
+pub(crate) fn odd() -> Fault {
     let e = Error::new(Kind::Store, "the server answered another number of statements");
     Fault::Ours(Trouble::answered(
         e.unknown().with_hint("is there a proxy that does not pass several statements at once?"),

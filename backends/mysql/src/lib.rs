@@ -1,6 +1,9 @@
 //! `mysql://` and `mariadb://`: locks in tables of MySQL or MariaDB.
 
+mod beat;
 mod bell;
+#[cfg(test)]
+mod differential;
 mod door;
 mod fast;
 mod ledger;

@@ -178,8 +178,17 @@ impl Line {
         }
         for w in &state.queue {
             let before = self.read.get(&w.since).filter(|b| b.claim.req == w.claim.req);
-            if before == Some(w) {
-                continue;
+            match before {
+                Some(b) if b == w => continue,
+                Some(b) if b.claim == w.claim => {
+                    let (req, deadline) = (hex(w.claim.req.as_bytes()), w.deadline.0);
+                    let deaf = u8::from(w.deaf);
+                    changes.push(format!(
+                        "UPDATE {wait} SET deadline={deadline}, deaf={deaf} WHERE {at} AND req={req}"
+                    ));
+                    continue;
+                }
+                _ => {}
             }
             let claim = serde_json::to_vec(&w.claim)
                 .map_err(|e| Error::new(Kind::Store, "a claim cannot be written").because(e))?;

@@ -46,7 +46,9 @@ impl Tables {
             table(
                 meta,
                 format!(
-                    "one TINYINT NOT NULL PRIMARY KEY,\n  layout INT UNSIGNED NOT NULL,\n  floor {big}"
+                    "one TINYINT NOT NULL PRIMARY KEY,\n  layout INT UNSIGNED NOT NULL,\n  floor {big},\n  \
+                     swept_space VARBINARY(255) NOT NULL DEFAULT '',\n  \
+                     swept_name VARBINARY(255) NOT NULL DEFAULT ''"
                 ),
             ),
             table(

@@ -4,8 +4,6 @@
 //! would be a round trip; as text they go in one. Nothing a user wrote is ever quoted into it:
 //! bytes are written as hexadecimal literals, everything else is a number.
 
-use std::fmt::Write;
-
 use distlock_core::state::Micros;
 use distlock_core::{FullName, ReqId};
 use futures_util::TryStreamExt;
@@ -51,13 +49,16 @@ pub(crate) async fn run_far(
     }
 }
 
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 /// Bytes as a literal.
 pub(crate) fn hex(bytes: impl AsRef<[u8]>) -> String {
     let bytes = bytes.as_ref();
     let mut text = String::with_capacity(3 + 2 * bytes.len());
     text.push_str("X'");
     for b in bytes {
-        let _ = write!(text, "{b:02x}");
+        text.push(char::from(DIGITS[usize::from(b >> 4)]));
+        text.push(char::from(DIGITS[usize::from(b & 15)]));
     }
     text.push('\'');
     text

@@ -13,6 +13,7 @@
 //! A process has at most three connections: calls, renewals and cancels, and the doorbell.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -51,11 +52,13 @@ struct Inner {
     ledger: Arc<Ledger>,
     fast: Arc<Fast>,
     front: Lane<Door>,
-    back: Lane<Door>,
+    back: Arc<Lane<Door>>,
     bell: Bell,
     ears: Arc<OnceLock<Ears>>,
     /// Who is in line: no use in trying the short way with them.
     waiting: Mutex<HashSet<ReqId>>,
+    /// Whether everybody who waits was last heard with an address to be called up at.
+    called: AtomicBool,
     sweep: sweep::Pace,
 }
 
@@ -85,12 +88,13 @@ impl Mysql {
         };
         let inner = Inner {
             front: lane(None),
-            back: lane(Some(life_sign(&session))),
+            back: Arc::new(lane(Some(life_sign(&session)))),
             bell: Bell::new(to.clone(), &session, &tables, &clock, &ears),
             fast: Arc::new(Fast::new(&tables)),
             ledger: Arc::new(Ledger { tables, session, collisions: Collisions::default() }),
             ears,
             waiting: Mutex::default(),
+            called: AtomicBool::new(true),
             sweep: sweep::Pace::default(),
         };
         Ok(Self { capability: capability(&options, durable), site, clock, inner: Arc::new(inner) })
@@ -138,6 +142,27 @@ impl Inner {
         Ok(self.after(lock, played.await?))
     }
 
+    /// Moves the deadlines of waiters of one lock, if nothing else is to be done.
+    async fn beat(
+        &self,
+        lock: &FullName,
+        beats: Vec<(ReqId, Duration)>,
+    ) -> Result<Option<Vec<Pulse>>, Error> {
+        let (ledger, name) = (Arc::clone(&self.ledger), lock.clone());
+        let beaten = self.lane().call(move |conn| {
+            let (ledger, name, beats) = (Arc::clone(&ledger), name.clone(), beats.clone());
+            Box::pin(async move {
+                loop {
+                    match ledger.beat(conn, &name, &beats).await {
+                        Ok(pulses) => return Ok(pulses),
+                        Err(fault) => ledger.undo(conn, fault).await?,
+                    }
+                }
+            })
+        });
+        beaten.await
+    }
+
     /// Tells our own, and takes back the promotions of those who do not hear.
     fn after(self: &Arc<Self>, lock: &FullName, played: Played) -> Vec<Reply> {
         tell(&self.ears, lock, played.ours);
@@ -157,7 +182,7 @@ impl Inner {
 
     /// The short way; `None` when it is not the usual case.
     async fn take(&self, ask: &Ask, claim: &Claim) -> Result<Option<Reply>, Error> {
-        if !fast::fits(ask) || lock(&self.waiting).contains(&ask.req) {
+        if !fast::fits(claim) || lock(&self.waiting).contains(&ask.req) {
             return Ok(None);
         }
         let (fast, name, claim) = (Arc::clone(&self.fast), ask.lock.clone(), claim.clone());
@@ -181,6 +206,9 @@ impl Inner {
         }
         // Only who will be called up stands in line with an address.
         let called = wait.is_none() || (self.bell.listens().await && self.lives().await);
+        if !called {
+            self.called.store(false, Ordering::Relaxed);
+        }
         let via = if called { session.to_owned() } else { String::new() };
         let claim = Claim { via: via.clone(), ..claim };
         let op = Op::Acquire { claim, wait };
@@ -244,11 +272,21 @@ impl LeaseStore for Mysql {
         let told = |e: Error| e.during("heartbeat").store(&self.site);
         let called = inner.bell.listens().await;
         let via = if called { inner.ledger.session.clone() } else { String::new() };
+        // Only where nobody's address has changed since it was last told.
+        let steady = called && inner.called.swap(called, Ordering::Relaxed);
         let mut order: Vec<usize> = (0..waiting.len()).collect();
         order.sort_by(|a, b| waiting[*a].0.lock.cmp(&waiting[*b].0.lock));
         let mut pulses = vec![Pulse::Unknown; waiting.len()];
         for same in order.chunk_by(|a, b| waiting[*a].0.lock == waiting[*b].0.lock) {
             let name = &waiting[same[0]].0.lock;
+            if steady {
+                let beats: Vec<_> =
+                    same.iter().map(|i| (waiting[*i].0.req, waiting[*i].1)).collect();
+                if let Some(felt) = inner.beat(name, beats).await.map_err(told)? {
+                    same.iter().zip(felt).for_each(|(i, pulse)| pulses[*i] = pulse);
+                    continue;
+                }
+            }
             for some in same.chunks(BATCH) {
                 let beat =
                     |i: &usize| Op::Heartbeat { req: waiting[*i].0.req, wait: waiting[*i].1 };
@@ -303,7 +341,9 @@ impl LeaseStore for Mysql {
             let (fast, mine) = (Arc::clone(&fast), mine.clone());
             Box::pin(async move { fast.release(conn, &mine).await })
         });
-        if freed.await.map_err(self.told("release", &key.lock))? {
+        let freed = freed.await.map_err(self.told("release", &key.lock))?;
+        inner.sweep.step(&inner.back, &inner.ledger, &self.clock);
+        if freed {
             return Ok(Released::Released);
         }
         answer::released(self.one("release", &key.lock, Op::Release { req: key.req }).await?)
