@@ -11,10 +11,13 @@ use distlock_core::state::{LockState, Now, Op, Pulse};
 use distlock_core::{FullName, ReqId};
 use sqlx::{MySqlConnection, Row};
 
-use crate::ledger::{Fault, Ledger, odd};
+use crate::ledger::{BEGIN, END, Fault, Ledger, odd};
 use crate::line::{self, Line};
 use crate::record::{COLUMNS, Record, rules};
 use crate::sql::{NOW, at, list, micros, run};
+
+/// A request, and whether it asks for a permit.
+const PLACE: usize = 16 + 1;
 
 impl Ledger {
     /// Moves the deadlines of waiters if that is all there is to do; `None` says that it is not.
@@ -27,18 +30,22 @@ impl Ledger {
         let (tables, at) = (&self.tables, at(lock));
         let [heads, _] = line::select(tables, &at, &[Op::Settle], false);
         let sql = format!(
-            "START TRANSACTION; SELECT {COLUMNS} FROM {} WHERE {at} FOR UPDATE; \
+            "{BEGIN}; SELECT {COLUMNS} FROM {} WHERE {at} FOR UPDATE; \
              SELECT {NOW} AS now; {heads}; \
-             SELECT req, permits FROM {wait} WHERE {at} AND deaf=0 AND deadline>{NOW} ORDER BY since",
+             SELECT GROUP_CONCAT(CONCAT(req, permits>0) ORDER BY since SEPARATOR '') AS line \
+             FROM {wait} WHERE {at} AND deaf=0 AND deadline>{NOW}",
             tables.lock,
             wait = tables.wait
         );
         let given = run(conn, sql).await?;
-        let [_, row, clock, heads, places] = given.as_slice() else { return Err(odd()) };
+        let [_, _, row, clock, heads, places] = given.as_slice() else { return Err(odd()) };
         let now = micros(clock.rows.first().ok_or_else(odd)?, "now")?;
         let Some(record) = row.rows.first().map(Record::read).transpose()? else {
             return Self::not_so(conn).await;
         };
+        // One value, not a row each: a thousand rows cost more than all the rest.
+        let line_up = places.rows.first().map(|r| r.try_get::<Option<Vec<u8>>, _>("line"));
+        let line_up = line_up.transpose()?.flatten().unwrap_or_default();
         let line = Line::of(&heads.rows, &[], record.waiters, false)?;
         let mut state = LockState { queue: line.read.values().cloned().collect(), ..record.state };
         let before = state.clone();
@@ -46,14 +53,14 @@ impl Ledger {
         let quiet = step.effects.is_empty()
             && (&state.holds, &state.queue, state.hi) == (&before.holds, &before.queue, before.hi)
             // Nobody is passed over, so that all who stand in line are counted below.
-            && record.waiters == places.rows.len() as u64;
+            && record.waiters == (line_up.len() / PLACE) as u64;
         if !quiet {
             return Self::not_so(conn).await;
         }
-        let mut place = HashMap::with_capacity(places.rows.len());
-        for (i, row) in places.rows.iter().enumerate() {
-            let permits: u32 = row.try_get("permits")?;
-            place.insert(row.try_get::<&[u8], _>("req")?, (i, permits > 0));
+        let mut place = HashMap::with_capacity(line_up.len() / PLACE);
+        for (i, entry) in line_up.chunks_exact(PLACE).enumerate() {
+            let (req, permit) = entry.split_at(PLACE - 1);
+            place.insert(req, (i, permit == b"1"));
         }
         let mut pulses = Vec::with_capacity(waiting.len());
         for (req, _) in waiting {
@@ -80,12 +87,12 @@ impl Ledger {
                 list(reqs)
             );
         }
-        run(conn, sql + "COMMIT").await?;
+        run(conn, format!("{sql}COMMIT; {END}")).await?;
         Ok(Some(pulses))
     }
 
     async fn not_so<T>(conn: &mut MySqlConnection) -> Result<Option<T>, Fault> {
-        run(conn, "ROLLBACK".to_owned()).await?;
+        run(conn, format!("ROLLBACK; {END}")).await?;
         Ok(None)
     }
 }

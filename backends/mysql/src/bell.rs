@@ -64,9 +64,13 @@ fn bell_sign(session: &str) -> String {
     format!("dl:b:{session}")
 }
 
-/// Rings a process's doorbell; fails when the process is gone or has none.
-pub(crate) fn ring(session: &str) -> String {
+/// Rings a process's doorbell; fails when it has none, or, where it counts, when it is gone though
+/// its doorbell has not been missed yet.
+pub(crate) fn ring((session, counts): (&str, bool)) -> String {
     let (life, bell) = (life_sign(session), bell_sign(session));
+    if !counts {
+        return format!("KILL QUERY IS_USED_LOCK('{bell}')");
+    }
     format!("KILL QUERY IF(IS_USED_LOCK('{life}') IS NULL, 0, IS_USED_LOCK('{bell}'))")
 }
 
@@ -105,18 +109,20 @@ impl News {
         format!("; INSERT INTO {table} (session, kind, space, name, req, at) VALUES {rows}")
     }
 
-    /// Whose bells to ring.
-    pub(crate) fn bells(&self) -> Vec<&str> {
-        let mut bells: Vec<&str> = self.0.iter().map(|(_, _, via)| via.as_str()).collect();
-        bells.sort_unstable();
-        bells.dedup();
-        bells
+    /// Whose bells to ring, and whether a turn depends on it.
+    pub(crate) fn bells(&self) -> Vec<(&str, bool)> {
+        let mut bells = std::collections::BTreeMap::new();
+        for (kind, _, via) in &self.0 {
+            *bells.entry(via.as_str()).or_default() |= *kind == TURN;
+        }
+        bells.into_iter().collect()
     }
 
     /// Who was promoted and listens at one of these.
-    pub(crate) fn turns_of(&self, bells: &[&str]) -> Vec<ReqId> {
-        let meant =
-            |(kind, _, via): &&(u8, ReqId, String)| *kind == TURN && bells.contains(&via.as_str());
+    pub(crate) fn turns_of(&self, bells: &[(&str, bool)]) -> Vec<ReqId> {
+        let meant = |(kind, _, via): &&(u8, ReqId, String)| {
+            *kind == TURN && bells.iter().any(|(bell, _)| bell == via)
+        };
         self.0.iter().filter(meant).map(|(_, req, _)| *req).collect()
     }
 }

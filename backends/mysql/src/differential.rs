@@ -19,7 +19,7 @@ use tokio::runtime::Builder;
 
 use crate::door::Door;
 use crate::fast::{self, Fast};
-use crate::ledger::{Collisions, Ledger, hear_from};
+use crate::ledger::{Ledger, hear_from};
 use crate::line::Line;
 use crate::open::Target;
 use crate::record::{COLUMNS, Record, rules};
@@ -45,7 +45,7 @@ impl Scene {
         target.greet().await.unwrap();
         let conn = Door::new(target.to, None).open().await.unwrap();
         let fast = Fast::new(&target.tables);
-        let (session, collisions) = ("0".repeat(32), Collisions::default());
+        let (session, collisions) = ("0".repeat(32), Default::default());
         let ledger = Ledger { tables: target.tables, session, collisions };
         Self { _server: server, conn, ledger, fast }
     }

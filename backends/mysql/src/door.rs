@@ -12,7 +12,7 @@ use crate::trouble::{calling, opening};
 /// `sql_mode` is set because it can change what an UPDATE means (MariaDB's
 /// `SIMULTANEOUS_ASSIGNMENT`) and whether a value too long is an error.
 const SETTINGS: &str = "SET SESSION autocommit=1, innodb_lock_wait_timeout=3, \
-     sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; \
+     group_concat_max_len=16777216, sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; \
      SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 /// Opens connections of one kind.

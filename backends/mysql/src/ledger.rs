@@ -6,6 +6,7 @@
 //! 2. Run [`LockState::step`] as it is.
 //! 3. Write what changed, commit, and ring the bell of whoever was promoted: one round trip.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use distlock_core::state::{Effects, LockState, Micros, Now, Op, Phase, Reply};
@@ -19,6 +20,12 @@ use crate::record::{COLUMNS, Record, rules};
 use crate::schema::Tables;
 use crate::sql::{Given, NOW, at, hex, micros, run, run_far};
 use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, number};
+
+/// Begins a transaction. A client that falls silent in the midst of one must not keep the row: the
+/// server ends a connection that says nothing for so many seconds.
+pub(crate) const BEGIN: &str = "SET SESSION wait_timeout=5; START TRANSACTION";
+/// After a transaction a connection may rest for as long as the server allows.
+pub(crate) const END: &str = "SET SESSION wait_timeout=DEFAULT";
 
 /// How often the database had to undo or refuse a move of ours because of others.
 #[derive(Debug, Default)]
@@ -54,7 +61,7 @@ pub(crate) struct Ledger {
     pub(crate) tables: Tables,
     /// This process, as others reach it.
     pub(crate) session: String,
-    pub(crate) collisions: Collisions,
+    pub(crate) collisions: Arc<Collisions>,
 }
 
 impl Ledger {
@@ -112,13 +119,13 @@ impl Ledger {
         let begin = |all: bool| {
             let [waiters, places] = line::select(tables, &at, ops, all);
             format!(
-                "START TRANSACTION; SELECT {COLUMNS} FROM {} WHERE {at} FOR UPDATE; \
+                "{BEGIN}; SELECT {COLUMNS} FROM {} WHERE {at} FOR UPDATE; \
                  SELECT {NOW} AS now; {waiters}; {places}",
                 tables.lock
             )
         };
         let given = run(conn, begin(false)).await?;
-        let [_, row, clock, waiters, places] = given.as_slice() else { return Err(odd()) };
+        let [_, _, row, clock, waiters, places] = given.as_slice() else { return Err(odd()) };
         let now = clock.rows.first().ok_or_else(odd)?;
         let now = micros(now, "now")?;
         let record = row.rows.first().map(Record::read).transpose()?;
@@ -137,7 +144,7 @@ impl Ledger {
         let waiters = line.count(&state);
         let changes = line.changes(tables, lock, &state)?;
         if changes.is_empty() && !record.differs(&state, waiters, now) {
-            run(conn, "ROLLBACK".to_owned()).await?;
+            run(conn, format!("ROLLBACK; {END}")).await?;
             let (ours, _) = News::sort(effects, &self.session);
             return Ok(Played { replies, ours, unheard: Vec::new() });
         }
@@ -157,7 +164,7 @@ impl Ledger {
         let (ours, news) = News::sort(effects, &self.session);
         sql += &news.insert(tables, lock, now);
         sql += "; COMMIT";
-        let unheard = self.commit(conn, sql, &news).await?;
+        let unheard = self.commit(conn, &sql, &news).await?;
         Ok(Played { replies, ours, unheard })
     }
 
@@ -184,15 +191,15 @@ impl Ledger {
     async fn commit(
         &self,
         conn: &mut MySqlConnection,
-        sql: String,
+        sql: &str,
         news: &News,
     ) -> Result<Vec<ReqId>, Fault> {
         let bells = news.bells();
         let statements = sql.matches(';').count() + 1;
         // The usual hand-over rings one bell: in the same round trip as the commit.
-        let mut sql = sql;
+        let mut sql = format!("{sql}; {END}");
         if let [one] = bells.as_slice() {
-            sql = format!("{sql}; {}", ring(one));
+            sql = format!("{sql}; {}", ring(*one));
         }
         let (given, failed) = run_far(conn, sql).await;
         let mut silent = Vec::new();

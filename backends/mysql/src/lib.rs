@@ -18,6 +18,7 @@ mod sql;
 mod store;
 mod sweep;
 mod trouble;
+mod versions;
 
 pub use ledger::Collisions;
 pub use open::{SCHEMES, open};

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use distlock_core::leased::Leased;
 use distlock_core::seam::Backend;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Store};
-use distlock_sql::{Opens, Trouble};
+use distlock_sql::{Opens, Trouble, Versioned};
 use sqlx::mysql::MySqlConnectOptions;
 
 use crate::door::Door;
@@ -14,6 +15,7 @@ use crate::schema::{Tables, ready};
 use crate::sql::{number, run};
 use crate::store::Mysql;
 use crate::trouble::calling;
+use crate::versions::Versions;
 
 /// The schemes of URLs that are served here.
 pub const SCHEMES: [&str; 2] = ["mysql", "mariadb"];
@@ -74,7 +76,11 @@ pub async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
     let target = Target::of(url)?;
     match target.options.algorithm {
         Algorithm::Line => Ok(Mysql::at(target).await?.into_backend()),
-        Algorithm::Version | Algorithm::RowLock => {
+        Algorithm::Version => {
+            let store = Versioned::new(Versions::at(target).await?)?;
+            Ok(Arc::new(Leased::new(store)))
+        }
+        Algorithm::RowLock => {
             Err(Error::new(distlock_core::Kind::Unsupported, "this algorithm is not there yet"))
         }
     }

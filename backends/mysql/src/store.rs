@@ -26,6 +26,7 @@ use distlock_core::state::{Claim, Op, Pulse, Reply, answer};
 use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, Error, FullName, Kind, LockInfo, ReqId, Store, Token, engine};
 use distlock_sql::Lane;
+use tokio::sync::Semaphore;
 
 use crate::bell::{Bell, life_sign, session, tell};
 use crate::door::Door;
@@ -35,8 +36,10 @@ use crate::open::Target;
 use crate::promises::capability;
 use crate::{look, sweep};
 
-/// How many renewals fit one round trip.
-const BATCH: usize = 64;
+/// How many renewals or heartbeats fit one round trip.
+const BATCH: usize = 128;
+/// How many acquires are made ready at once.
+const ROOM: usize = 8;
 /// How often the head of a line asks when it cannot be called up.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -59,6 +62,8 @@ struct Inner {
     waiting: Mutex<HashSet<ReqId>>,
     /// Whether everybody who waits was last heard with an address to be called up at.
     called: AtomicBool,
+    /// How many acquires are made ready at once.
+    room: Semaphore,
     sweep: sweep::Pace,
 }
 
@@ -91,20 +96,20 @@ impl Mysql {
             back: Arc::new(lane(Some(life_sign(&session)))),
             bell: Bell::new(to.clone(), &session, &tables, &clock, &ears),
             fast: Arc::new(Fast::new(&tables)),
-            ledger: Arc::new(Ledger { tables, session, collisions: Collisions::default() }),
+            ledger: Arc::new(Ledger { tables, session, collisions: Arc::default() }),
             ears,
             waiting: Mutex::default(),
             called: AtomicBool::new(true),
+            room: Semaphore::new(ROOM),
             sweep: sweep::Pace::default(),
         };
         Ok(Self { capability: capability(&options, durable), site, clock, inner: Arc::new(inner) })
     }
 
-    /// How often the database had to undo or refuse a move of ours because of others.
+    /// How often the database had to undo or refuse a move of this store because of others.
     #[must_use]
-    pub fn collisions(&self) -> Arc<impl Fn() -> (u64, u64) + Send + Sync + use<>> {
-        let ledger = Arc::clone(&self.inner.ledger);
-        Arc::new(move || (ledger.collisions.deadlocks(), ledger.collisions.lock_waits()))
+    pub fn collisions(&self) -> Arc<Collisions> {
+        Arc::clone(&self.inner.ledger.collisions)
     }
 
     fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
@@ -200,8 +205,8 @@ impl Inner {
     ) -> Result<(Reply, bool), Error> {
         let session = self.ledger.session.as_str();
         let claim = Claim::of(ask, session);
+        self.bell.start();
         if let Some(reply) = self.take(ask, &claim).await? {
-            self.bell.start();
             return Ok((reply, true));
         }
         // Only who will be called up stands in line with an address.
@@ -255,6 +260,8 @@ impl LeaseStore for Mysql {
 
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let told = self.told("acquire", &ask.lock);
+        // One connection serves them in turn: what is not yet its turn need not be made ready.
+        let _room = self.inner.room.acquire().await;
         let (reply, called) = Box::pin(self.inner.acquire(ask, wait_lease)).await.map_err(&told)?;
         let mut answer = answer::acquired(reply).map_err(told)?;
         if let Answer::Waiting(standing) = &mut answer
@@ -279,15 +286,14 @@ impl LeaseStore for Mysql {
         let mut pulses = vec![Pulse::Unknown; waiting.len()];
         for same in order.chunk_by(|a, b| waiting[*a].0.lock == waiting[*b].0.lock) {
             let name = &waiting[same[0]].0.lock;
-            if steady {
-                let beats: Vec<_> =
-                    same.iter().map(|i| (waiting[*i].0.req, waiting[*i].1)).collect();
-                if let Some(felt) = inner.beat(name, beats).await.map_err(told)? {
-                    same.iter().zip(felt).for_each(|(i, pulse)| pulses[*i] = pulse);
-                    continue;
-                }
-            }
             for some in same.chunks(BATCH) {
+                if steady {
+                    let beats = some.iter().map(|i| (waiting[*i].0.req, waiting[*i].1)).collect();
+                    if let Some(felt) = inner.beat(name, beats).await.map_err(told)? {
+                        some.iter().zip(felt).for_each(|(i, pulse)| pulses[*i] = pulse);
+                        continue;
+                    }
+                }
                 let beat =
                     |i: &usize| Op::Heartbeat { req: waiting[*i].0.req, wait: waiting[*i].1 };
                 let ops = some.iter().map(beat).collect();

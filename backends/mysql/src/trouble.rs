@@ -49,14 +49,16 @@ pub(crate) fn opening(e: sqlx::Error) -> Error {
     if let Some(n) = number(&e) {
         return known(n, e);
     }
+    let certificate = |e: &std::io::Error| {
+        let text = e.to_string().to_lowercase();
+        ["certificate", "tls", "handshake"].iter().any(|word| text.contains(word))
+    };
+    match &e {
+        sqlx::Error::Io(io) if certificate(io) => return no_tls(e),
+        sqlx::Error::Tls(_) => return no_tls(e),
+        _ => {}
+    }
     match e {
-        sqlx::Error::Tls(_) => {
-            let e = Error::new(Kind::Refused, "no TLS connection").because(e);
-            e.with_hint(
-                "?ssl-ca=FILE names the authority that signed the server's certificate, \
-                 ?ssl-mode=disabled speaks plainly to a server without one",
-            )
-        }
         sqlx::Error::Protocol(_) => Error::new(Kind::Store, "an answer that makes no sense")
             .because(e)
             .with_hint("see whether a MySQL or MariaDB listens there, and not something else"),
@@ -67,6 +69,13 @@ pub(crate) fn opening(e: sqlx::Error) -> Error {
             .because(e)
             .with_hint("see whether the server runs there and the way to it is open"),
     }
+}
+
+fn no_tls(e: sqlx::Error) -> Error {
+    Error::new(Kind::Refused, "no TLS connection").because(e).with_hint(
+        "?ssl-ca=FILE names the authority that signed the server's certificate, \
+         ?ssl-mode=disabled speaks plainly to a server without one",
+    )
 }
 
 /// Errors the server has a number for. It says them before it does anything.

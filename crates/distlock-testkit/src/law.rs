@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use distlock_core::capability::{Capability, Expiry, Order};
+use distlock_core::capability::{Capability, Expiry, Order, WakeUp};
 
 use crate::site::Site;
 
@@ -30,6 +30,12 @@ impl Traits {
     #[must_use]
     pub fn line(&self) -> bool {
         self.capability.order == Order::Fifo
+    }
+
+    /// Whether waiters are called up, so that a line costs nothing while nothing happens.
+    #[must_use]
+    pub fn calls_up(&self) -> bool {
+        self.line() && self.capability.wake == WakeUp::Push
     }
 
     /// Whether a silent holder's lock ends by its TTL.

@@ -185,6 +185,10 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
         #[cfg(not(feature = "redis"))]
         "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
         | "redis+cluster" | "rediss+cluster" | "redlock" | "redlocks" => Err(missing("redis")),
+        #[cfg(feature = "mysql")]
+        scheme if distlock_mysql::SCHEMES.contains(&scheme) => distlock_mysql::open(url).await,
+        #[cfg(not(feature = "mysql"))]
+        "mysql" | "mariadb" => Err(missing("mysql")),
         #[cfg(feature = "memcached")]
         "memcached" => {
             known(&url, &[])?;
@@ -239,6 +243,7 @@ fn schemes() -> Vec<&'static str> {
         "redis+sentinel://HOSTS/NAME",
         "redis+cluster://HOSTS",
         "redlock://H1,H2,H3",
+        "mysql://HOST/DATABASE",
         "memcached://HOST:PORT",
     ]
 }
@@ -261,6 +266,12 @@ pub fn stores() -> Vec<Capability> {
         let plain = RedisOptions::new().algorithm(Algorithm::Plain);
         all.push(capability(Kind::Single, &plain));
         all.extend([redlock_capability(&usual), redlock_capability(&plain)]);
+    }
+    #[cfg(feature = "mysql")]
+    {
+        use distlock_mysql::{Algorithm, MysqlOptions, capability};
+        let kinds = [Algorithm::Line, Algorithm::Version, Algorithm::RowLock];
+        all.extend(kinds.map(|a| capability(&MysqlOptions::new().algorithm(a), true)));
     }
     #[cfg(feature = "memcached")]
     all.push(distlock_memcached::capability().clone());
