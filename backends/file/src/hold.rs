@@ -88,7 +88,7 @@ impl Worker {
             let conn = FileConn::new(spot.stem.clone(), held.serial, self.tx.clone());
             spot.held = Some(held);
             let waiters = u32::try_from(behind).unwrap_or(u32::MAX);
-            Locked::Held { conn, tokens, waiters }
+            Locked::Held { conn, sent: None, tokens, waiters }
         });
         if let Err(Ok(Locked::Held { conn, .. })) = seat.answer(answer) {
             // Whoever asked has gone. It never held the lock, so no min_hold applies.

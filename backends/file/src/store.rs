@@ -10,7 +10,7 @@ use distlock_core::capability::Fence as Strength;
 use distlock_core::host::{Boot, LocalFs};
 use distlock_core::info::Query;
 use distlock_core::lease::Ears;
-use distlock_core::seam::{Ask, Watcher};
+use distlock_core::seam::{Ask, Released, Watcher};
 use distlock_core::session::{Alive, Locked, SessionStore};
 use distlock_core::{
     Capability, Clock, Error, Force, Forced, FullName, Human, Kind, LockInfo, Patience, ReqId,
@@ -256,13 +256,16 @@ impl SessionStore for FileStore {
         }
     }
 
-    async fn unlock(&self, mut conn: FileConn) -> Result<(), Error> {
+    async fn unlock(&self, mut conn: FileConn) -> Result<Released, Error> {
+        if let Alive::No(_) = self.alive(&mut conn).await {
+            return Ok(Released::WasLost);
+        }
         let (stem, serial, linger) = (conn.stem.clone(), conn.serial, true);
         let answer = self.ask(|reply| Cmd::Unlock { stem, serial, linger, reply: Some(reply) });
         // From the send on, which is the first thing the future does, the worker sees to it.
         conn.ended = true;
         // A store without a worker holds nothing any more.
-        answer.await.unwrap_or(Ok(()))
+        answer.await.unwrap_or(Ok(())).map(|()| Released::Released)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::capability::Expiry;
+use crate::capability::{Expiry, Family};
 use crate::clock::BootInstant;
 use crate::engine;
 use crate::hold::Hold;
@@ -167,9 +167,12 @@ impl Keeper {
 
     fn ended(&self, hold: &Arc<Hold>) {
         hold.latch(hold.end_of_time());
-        // A lease ends by itself; what lasts as long as the process must be given back.
-        let lasts = self.backend.capability().expiry == Expiry::WithProcess;
-        if lasts && hold.why() == Some(Why::MaxHold) {
+        // A lease ends by itself; what lasts as long as a connection or the process must be given
+        // back, or nobody would have it and nobody could get it.
+        let promises = self.backend.capability();
+        let lasts = promises.expiry == Expiry::WithProcess && hold.why() == Some(Why::MaxHold);
+        let tied = promises.expiry == Expiry::Ttl && promises.family == Family::Session;
+        if lasts || tied {
             self.reaper.abandon(hold.key.clone(), hold.ttl);
         }
     }

@@ -4,7 +4,9 @@
 //! until the release, and lets the same owner in again without asking the store.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -13,7 +15,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 use crate::busy::Standing;
 use crate::capability::{Capability, Expiry};
 use crate::clock::Clock;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::ids::{Owner, ReqId};
 use crate::info::{LockInfo, Query};
 use crate::lease::Wake;
@@ -54,6 +56,30 @@ struct SlotState {
     reqs: Vec<ReqId>,
     /// How many acquires of this owner are under way.
     asking: usize,
+}
+
+/// How long a look at a connection may take, at most.
+const LOOK: Duration = Duration::from_secs(5);
+/// How many connections are looked after side by side.
+const ABREAST: usize = 64;
+
+/// Awaits all of them side by side.
+async fn all<F: Future>(work: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut work: Vec<_> = work.map(|f| (Some(Box::pin(f)), None)).collect();
+    poll_fn(|cx| {
+        let mut open = false;
+        for (call, answer) in &mut work {
+            if let Some(f) = call {
+                match f.as_mut().poll(cx) {
+                    Poll::Ready(value) => (*call, *answer) = (None, Some(value)),
+                    Poll::Pending => open = true,
+                }
+            }
+        }
+        if open { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    work.into_iter().filter_map(|(_, answer)| answer).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -141,7 +167,7 @@ impl<S: SessionStore> Pinned<S> {
         let sent = self.capability().moment(self.clock());
         let mut place = slot.conn.lock().await;
         let Some(conn) = place.as_mut() else { return Ok(None) };
-        let waiters = match self.store.alive(conn).await {
+        let waiters = match self.alive(conn, ask.ttl).await {
             Alive::Yes { waiters } => waiters,
             Alive::No(_) => {
                 self.lose(slot, &mut place);
@@ -169,6 +195,20 @@ impl<S: SessionStore> Pinned<S> {
         *place = None;
     }
 
+    /// Looks after a connection, for a quarter of the lease at most: a look that hangs leaves time
+    /// for another.
+    async fn alive(&self, conn: &mut S::Conn, ttl: Duration) -> Alive {
+        let bound = (ttl / 4).min(LOOK);
+        match self.clock().timeout(bound, self.store.alive(conn)).await {
+            Some(alive) => alive,
+            None => Alive::Unknown(
+                Error::new(Kind::Unreachable, format!("no answer within {bound:?}"))
+                    .unknown()
+                    .store(self.store.site()),
+            ),
+        }
+    }
+
     /// How long an answer is good for.
     fn lease(&self, ttl: Duration) -> (Duration, Duration) {
         match self.capability().expiry {
@@ -187,15 +227,18 @@ impl<S: SessionStore> Pinned<S> {
             if let Some(entered) = self.enter_again(slot, ask).await? {
                 return Ok(entered);
             }
-            let sent = self.capability().moment(self.clock());
+            let asked = self.capability().moment(self.clock());
             let locked = tokio::select! {
                 biased;
                 () = granted => continue,
                 locked = self.store.lock(ask, seen) => locked?,
             };
-            let (conn, tokens, waiters) = match locked {
+            let (conn, sent, tokens, waiters) = match locked {
                 Locked::Busy(standing) => return Ok(Attempt::Busy(standing)),
-                Locked::Held { conn, tokens, waiters } => (conn, tokens, waiters),
+                // It may have waited for long: its lease counts from the answer it has now.
+                Locked::Held { conn, sent, tokens, waiters } => {
+                    (conn, sent.unwrap_or(asked), tokens, waiters)
+                }
             };
             // No await from here on: a grant that nobody could undo must not exist.
             match slot.conn.try_lock() {
@@ -239,7 +282,7 @@ impl<S: SessionStore> Pinned<S> {
         let sent = self.capability().moment(self.clock());
         let mut conn = slot.conn.lock().await;
         let Some(held) = conn.as_mut() else { return Kept::Lost(Why::Gone) };
-        match self.store.alive(held).await {
+        match self.alive(held, due.ttl).await {
             Alive::Yes { waiters } => {
                 let (ttl, margin) = self.lease(due.ttl);
                 Kept::Until { sent, ttl, margin, waiters }
@@ -295,10 +338,12 @@ impl<S: SessionStore> Backend for Pinned<S> {
     }
 
     fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
+        // Side by side: one connection that hangs must not take the others' time. Not all of many
+        // at once, because each answer makes all of them look up.
         Box::pin(async move {
             let mut kept = Vec::with_capacity(due.len());
-            for d in due {
-                kept.push(self.keep_one(d).await);
+            for some in due.chunks(ABREAST) {
+                kept.extend(all(some.iter().map(|d| self.keep_one(d))).await);
             }
             kept
         })
@@ -322,11 +367,8 @@ impl<S: SessionStore> Backend for Pinned<S> {
             let conn = place.take();
             drop(place);
             self.forget_if_unused(&slot);
-            let Some(mut conn) = conn else { return Ok(Released::WasLost) };
-            if let Alive::No(_) = self.store.alive(&mut conn).await {
-                return Ok(Released::WasLost);
-            }
-            self.store.unlock(conn).await.map(|()| Released::Released)
+            let Some(conn) = conn else { return Ok(Released::WasLost) };
+            self.store.unlock(conn).await
         })
     }
 

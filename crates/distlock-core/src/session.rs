@@ -9,8 +9,9 @@ use crate::error::Error;
 use crate::info::{LockInfo, Query};
 use crate::lease::Ears;
 use crate::lost::Why;
+use crate::moment::Moment;
 use crate::name::FullName;
-use crate::seam::{Ask, Force, Forced, Watcher};
+use crate::seam::{Ask, Force, Forced, Released, Watcher};
 use crate::token::{Token, TokenRange};
 
 /// The answer to a lock call of a session store.
@@ -19,6 +20,9 @@ pub enum Locked<C> {
     Held {
         /// Dropping it frees the lock.
         conn: C,
+        /// When the last question left that was answered through this connection: as of then it
+        /// held the lock. `None` for a lock that cannot end unseen.
+        sent: Option<Moment>,
         /// Its tokens.
         tokens: TokenRange,
         /// How many wait behind it.
@@ -50,6 +54,8 @@ pub enum Alive {
 /// # Contract
 /// * Dropping a `Conn` frees its lock, at once or as soon as the other side notices.
 /// * The future of `lock` may be dropped at any await: then nothing is held and nothing waits.
+/// * `alive` may be dropped at any await as well: a connection that is of no use after that answers
+///   [`Alive::No`] from then on. The driver bounds it in time; `unlock` bounds itself.
 /// * The token is stored before it is told, and outlives the connection.
 /// * An owner never meets itself here: re-entry is the driver's affair.
 pub trait SessionStore: Send + Sync + 'static {
@@ -75,8 +81,9 @@ pub trait SessionStore: Send + Sync + 'static {
     /// Looks whether the lock is still held.
     fn alive(&self, conn: &mut Self::Conn) -> impl Future<Output = Alive> + Send;
 
-    /// Gives the lock back in order; an error leaves it to the drop of the connection.
-    fn unlock(&self, conn: Self::Conn) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Gives the lock back in order and says whether it was still held; an error leaves it to the
+    /// drop of the connection.
+    fn unlock(&self, conn: Self::Conn) -> impl Future<Output = Result<Released, Error>> + Send;
 
     /// Lists locks.
     fn inspect(&self, query: &Query) -> impl Future<Output = Result<Vec<LockInfo>, Error>> + Send;

@@ -9,7 +9,7 @@ use distlock_core::Patience;
 use distlock_core::session::SessionStore;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::util::{ask, attempt, open, run, with};
+use crate::util::{RELEASED, ask, attempt, open, run, with};
 
 const DIR: &str = "DISTLOCK_FILE_AGENT";
 
@@ -42,12 +42,12 @@ pub fn maybe_run() {
                 }
                 ["once", name] => {
                     let (conn, token) = with(store, &ask(name, Patience::Forever)).await.unwrap();
-                    store.unlock(conn).await.unwrap();
+                    assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
                     format!("held {token}")
                 }
                 ["try", name] => match attempt(store, name).await {
                     Ok((conn, token)) => {
-                        store.unlock(conn).await.unwrap();
+                        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
                         format!("held {token}")
                     }
                     Err(standing) => format!("busy {standing}"),
@@ -65,7 +65,7 @@ pub fn maybe_run() {
                 }
                 ["exhaust"] => crate::hostile::exhaust(store).await,
                 ["unlock"] => {
-                    store.unlock(held.take().unwrap()).await.unwrap();
+                    assert_eq!(store.unlock(held.take().unwrap()).await.unwrap(), RELEASED);
                     "free".to_owned()
                 }
                 ["count", name, times, file] => crate::load::count(store, name, times, file).await,

@@ -2,7 +2,7 @@ use std::num::NonZeroU32;
 
 use distlock_core::info::Query;
 use distlock_core::session::{Alive, SessionStore};
-use distlock_core::{Force, Kind, Mode, Namespace, Patience, Why};
+use distlock_core::{Force, Kind, Mode, Namespace, Patience, Released, Why};
 use libtest_mimic::Trial;
 use tempfile::tempdir;
 
@@ -35,7 +35,7 @@ fn excludes() {
             assert_eq!((busy.ahead, busy.left, holder.left), (None, None, None));
         }
         assert!(Agent::new(dir.path()).ask("try orders").starts_with("busy held by a test"));
-        a.unlock(conn).await.unwrap();
+        assert_eq!(a.unlock(conn).await.unwrap(), RELEASED);
         let (_conn, next) = attempt(&b, "orders").await.unwrap();
         assert!(next > token);
     });
@@ -98,7 +98,7 @@ fn pages() {
         }
         // One that is free is not listed.
         let (free, _) = lock(&store, "a/0").await;
-        store.unlock(free).await.unwrap();
+        assert_eq!(store.unlock(free).await.unwrap(), RELEASED);
         let page = async |after: Option<&str>| -> Vec<String> {
             let query = Query::Prefix {
                 space: Namespace::default(),
@@ -129,7 +129,7 @@ fn looking() {
         run(async {
             for _ in 0..2000 {
                 let (conn, _) = attempt(&b, "x").await.expect("nobody else wants it");
-                b.unlock(conn).await.unwrap();
+                assert_eq!(b.unlock(conn).await.unwrap(), RELEASED);
             }
         });
         over.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -148,7 +148,7 @@ fn s07() {
         let (mut other, next) = attempt(&b, "x").await.unwrap();
         assert!(next > token);
         assert!(matches!(a.alive(&mut conn).await, Alive::No(Why::Gone)));
-        a.unlock(conn).await.unwrap();
+        assert_eq!(a.unlock(conn).await.unwrap(), Released::WasLost);
         assert!(matches!(b.alive(&mut other).await, Alive::Yes { .. }));
         assert!(attempt(&a, "x").await.is_err());
     });

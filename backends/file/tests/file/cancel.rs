@@ -64,7 +64,7 @@ fn drop_busy() {
                     until_in_line(dir.path(), "x", 1);
                     tokio::task::yield_now().await;
                 }
-                b.unlock(conn).await.unwrap();
+                assert_eq!(b.unlock(conn).await.unwrap(), RELEASED);
             };
             match tokio::join!(waiting, release).0 {
                 None => {
@@ -146,7 +146,7 @@ fn patience() {
             while in_line(dir.path(), "x") > 1 {
                 tokio::task::yield_now().await;
             }
-            a.unlock(conn).await.unwrap();
+            assert_eq!(a.unlock(conn).await.unwrap(), RELEASED);
         };
         let (one, two, ()) = tokio::join!(one, two, driver);
         assert_eq!(two.ahead, Some(1));
@@ -167,11 +167,11 @@ fn abandoned() {
             until_in_line(dir.path(), "x", 1);
             drop(waiting);
             until_in_line(dir.path(), "x", 0);
-            a.unlock(conn).await.unwrap();
+            assert_eq!(a.unlock(conn).await.unwrap(), RELEASED);
             // The thread of b gets the lock about now, and has no use for it.
             let got = attempt(&a, "x").await;
             let (conn, _) = got.unwrap_or_else(|s| panic!("round {round}: {s}"));
-            a.unlock(conn).await.unwrap();
+            assert_eq!(a.unlock(conn).await.unwrap(), RELEASED);
         }
     });
 }

@@ -59,7 +59,7 @@ fn s19() {
         until_in_line(dir.path(), "x", 6);
         doomed.iter_mut().for_each(Agent::kill);
         let start = Instant::now();
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         alive.token();
         eprintln!("s19: the living one is in after {:?}", start.elapsed());
         assert!(start.elapsed() < Duration::from_secs(5));
@@ -95,7 +95,7 @@ fn lock_delay() {
         agent.ask("lock x 0 10000");
         agent.ask("unlock");
         let (conn, _) = attempt(&store, "x").await.expect("no delay after a release");
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
 
         agent.ask("lock x 0 10000");
         agent.kill();

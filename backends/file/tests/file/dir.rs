@@ -104,19 +104,19 @@ fn deep() {
         let (conn, _) = lock(&stores[0], "x").await;
         let two = async {
             let (conn, _) = lock(&stores[1], "x").await;
-            stores[1].unlock(conn).await.unwrap();
+            assert_eq!(stores[1].unlock(conn).await.unwrap(), RELEASED);
         };
         let three = async {
             until_in_line(&below, "x", 1);
             clock.advance(Duration::from_micros(1));
             let (conn, _) = lock(&stores[2], "x").await;
-            stores[2].unlock(conn).await.unwrap();
+            assert_eq!(stores[2].unlock(conn).await.unwrap(), RELEASED);
         };
         let one = async {
             while in_line(&below, "x") < 2 {
                 tokio::task::yield_now().await;
             }
-            stores[0].unlock(conn).await.unwrap();
+            assert_eq!(stores[0].unlock(conn).await.unwrap(), RELEASED);
         };
         tokio::join!(two, three, one);
     });
@@ -145,7 +145,7 @@ fn s37() {
                 last = token;
                 std::thread::yield_now();
                 inside.fetch_sub(1, Ordering::SeqCst);
-                store.unlock(conn).await.unwrap();
+                assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
             }
         });
     };
@@ -181,7 +181,7 @@ fn s42() {
         let before = threads();
         for i in 0..10_000 {
             let (conn, _) = attempt(&store, &format!("job/{i}")).await.unwrap();
-            store.unlock(conn).await.unwrap();
+            assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         }
         assert_eq!(files(), 10_000);
         assert!(threads() <= before + 4, "no thread a name");
@@ -189,7 +189,7 @@ fn s42() {
         // Nobody asks for it: the next thousand names pay for the last ten thousand.
         for i in 0..1000 {
             let (conn, _) = attempt(&store, &format!("later/{i}")).await.unwrap();
-            store.unlock(conn).await.unwrap();
+            assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         }
         let left = files();
         eprintln!("s42: {left} files left");

@@ -40,13 +40,13 @@ fn handed_over(dir: &std::path::Path, spoil: impl FnOnce()) {
         let want = ask("x", Patience::Forever);
         let waiting = async {
             let (conn, _) = with(&store, &want).await.unwrap();
-            store.unlock(conn).await.unwrap();
+            assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         };
         let giving = async {
             while in_line(dir, "x") < 1 {
                 tokio::task::yield_now().await;
             }
-            store.unlock(conn).await.unwrap();
+            assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
             // Elsewhere, for ours may come first: who lost its ticket has lost its place.
             let theirs = tokio::task::spawn_blocking(move || {
                 agent.token();
@@ -86,7 +86,7 @@ fn no_dir() {
         drop(conn);
         let (conn, second) = lock(&store, "x").await;
         assert!(second > first);
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
     });
     let again = below.clone();
     handed_over(&below, move || drop(again));
@@ -148,7 +148,7 @@ fn last_number() {
     run(async {
         let store = open(dir.path());
         let (conn, token) = lock(&store, "x").await;
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         let path = dir.path().join("_/x.lock");
         let text = std::fs::read_to_string(&path).unwrap();
         let text = text.replace(&format!("\"hi\":{token}"), &format!("\"hi\":{}", u64::MAX));
@@ -208,7 +208,7 @@ pub async fn exhaust(store: &FileStore) -> String {
     use rustix::process::{Resource, Rlimit, setrlimit};
     // What the library itself needs is there before.
     let (conn, _) = lock(store, "first").await;
-    store.unlock(conn).await.unwrap();
+    assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum: Some(64) }).unwrap();
     let mut held = Vec::new();
     let e = loop {
@@ -229,9 +229,9 @@ pub async fn exhaust(store: &FileStore) -> String {
         }
     }
     for conn in held {
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
     }
     let (conn, _) = lock(store, "last").await;
-    store.unlock(conn).await.unwrap();
+    assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
     "as it should be".to_owned()
 }

@@ -27,7 +27,7 @@ pub async fn count(store: &FileStore, name: &str, times: &str, file: &str) -> St
         last = token;
         let n: u64 = std::fs::read_to_string(file).unwrap().parse().unwrap();
         std::fs::write(file, (n + 1).to_string()).unwrap();
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
     }
     "done".to_owned()
 }
@@ -115,7 +115,7 @@ pub async fn ping(store: &FileStore, name: &str, times: &str) -> String {
         // Long enough that the other one waits inside flock again.
         tokio::time::sleep(Duration::from_millis(2)).await;
         let ended = store.clock().now().as_nanos();
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         spans.push(format!("{begun} {ended}"));
     }
     spans.join(" ")

@@ -36,7 +36,7 @@ fn between_processes() {
         assert!(matches!(store.alive(&mut conn).await, Alive::Yes { waiters: 6 }));
         let seen = store.inspect(&Query::Name(name("x"))).await.unwrap();
         assert_eq!((seen[0].holds.len(), seen[0].waiters.len()), (1, 6));
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         for agent in &mut agents {
             let token = agent.token();
             assert!(token > last, "{token} after {last}");
@@ -59,12 +59,12 @@ fn inside() {
             tasks.spawn(async move {
                 let (conn, token) = lock(&store, "x").await;
                 order.lock().unwrap().push((i, token));
-                store.unlock(conn).await.unwrap();
+                assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
             });
             tokio::task::yield_now().await;
         }
         until_in_line(dir.path(), "x", 50);
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         while let Some(done) = tasks.join_next().await {
             done.unwrap();
         }
@@ -91,12 +91,12 @@ fn mixed() {
             tasks.spawn(async move {
                 let (conn, _) = lock(&store, "x").await;
                 order.lock().unwrap().push(i);
-                store.unlock(conn).await.unwrap();
+                assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
             });
             tokio::task::yield_now().await;
             until_in_line(dir.path(), "x", i + 1);
         }
-        stores[0].unlock(conn).await.unwrap();
+        assert_eq!(stores[0].unlock(conn).await.unwrap(), RELEASED);
         while let Some(done) = tasks.join_next().await {
             done.unwrap();
         }
@@ -114,7 +114,7 @@ fn no_barging() {
         until_in_line(dir.path(), "x", 1);
         // Stopped, it cannot take what it is first in line for; nor may anybody else.
         waiter.signal(Signal::STOP);
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         for s in [&store, &other] {
             assert!(attempt(s, "x").await.is_err(), "past the line");
         }
@@ -142,7 +142,7 @@ fn standing() {
                 clock.advance(std::time::Duration::from_secs(1));
                 tokio::task::yield_now().await;
             }
-            a.unlock(conn).await.unwrap();
+            assert_eq!(a.unlock(conn).await.unwrap(), RELEASED);
             token
         };
         let note = |s: &distlock_core::Standing| {
@@ -158,7 +158,7 @@ fn standing() {
             while seen.lock().unwrap().is_empty() {
                 tokio::task::yield_now().await;
             }
-            a.unlock(first).await.unwrap();
+            assert_eq!(a.unlock(first).await.unwrap(), RELEASED);
         };
         let (two, _held, ()) = tokio::join!(head, second, release);
         assert_eq!(*seen.lock().unwrap(), [(Some(one), Some(1)), (Some(two), Some(0))]);
@@ -181,7 +181,7 @@ fn removed_line() {
             std::fs::remove_file(entry.unwrap().path()).unwrap();
         }
         until_in_line(dir.path(), "x", 2);
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         assert!(agents.iter_mut().all(|a| a.token() > 0));
     });
 }

@@ -44,7 +44,7 @@ fn min_hold() {
         want.min_hold = Duration::from_secs(50);
         let (conn, _) = with(&a, &want).await.unwrap();
         clock.advance(Duration::from_secs(10));
-        a.unlock(conn).await.unwrap();
+        assert_eq!(a.unlock(conn).await.unwrap(), RELEASED);
         for store in [&a, &b] {
             let busy = attempt(store, "x").await.err().expect("it lingers");
             assert_eq!(busy.left, Some(Duration::from_secs(40)));
@@ -55,7 +55,7 @@ fn min_hold() {
         clock.advance(Duration::from_micros(1));
         let (conn, _) = attempt(&b, "x").await.unwrap();
         // Held long enough, a release frees at once.
-        b.unlock(conn).await.unwrap();
+        assert_eq!(b.unlock(conn).await.unwrap(), RELEASED);
         attempt(&a, "x").await.unwrap();
     });
 }
@@ -68,7 +68,7 @@ fn min_hold_order() {
         let mut want = ask("x", Patience::Forever);
         want.min_hold = Duration::from_secs(50);
         let (conn, _) = with(&a, &want).await.unwrap();
-        a.unlock(conn).await.unwrap();
+        assert_eq!(a.unlock(conn).await.unwrap(), RELEASED);
         // One gives up while the lock is kept for it; the next must get it all the same.
         let short = ask("x", Patience::For(Duration::from_secs(20)));
         let long = ask("x", Patience::Forever);

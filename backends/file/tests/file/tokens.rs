@@ -55,7 +55,7 @@ fn swept() {
         assert_eq!(store.sweep(100).await.unwrap(), 0, "it is held");
         clock.advance(2 * HOUR);
         assert_eq!(store.sweep(100).await.unwrap(), 0, "it is still held");
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         assert_eq!(store.sweep(100).await.unwrap(), 0, "it was used just now");
         clock.advance(2 * HOUR);
         clock.step_wall(-1_000_000);
@@ -121,7 +121,7 @@ fn block() {
         let mut want = ask("x", Patience::Never);
         want.block = 100.try_into().unwrap();
         let (conn, token) = with(&store, &want).await.unwrap();
-        store.unlock(conn).await.unwrap();
+        assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         assert_eq!(until_free(&store, "x").await, token + 100);
     });
 }

@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 use distlock_core::busy::Standing;
 use distlock_core::seam::Ask;
 use distlock_core::session::{Locked, SessionStore};
-use distlock_core::{Clock, FullName, Label, Mode, Owner, Patience, ReqId};
+use distlock_core::{Clock, FullName, Label, Mode, Owner, Patience, Released, ReqId};
 use distlock_file::{FileConn, FileOptions, FileStore};
 use libtest_mimic::Trial;
+
+/// What every unlock of a living hold answers.
+pub const RELEASED: Released = Released::Released;
 
 pub fn trial(name: &str, test: fn()) -> Trial {
     Trial::test(name, move || {
@@ -82,7 +85,7 @@ pub async fn until_free(store: &FileStore, lock: &str) -> u64 {
     let start = Instant::now();
     loop {
         if let Ok((conn, token)) = attempt(store, lock).await {
-            store.unlock(conn).await.unwrap();
+            assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
             return token;
         }
         assert!(start.elapsed() < Duration::from_secs(20), "{lock} never became free");

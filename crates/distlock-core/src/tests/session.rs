@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore};
 
 use super::*;
-use crate::capability::Expiry;
+use crate::capability::{Expiry, Family};
 use crate::pinned::Pinned;
 use crate::session::{Alive, Locked, SessionStore};
 use crate::{Owner, Patience, Standing, TokenRange};
@@ -28,9 +28,10 @@ struct Inside {
 struct Inmate(#[allow(dead_code)] OwnedMutexGuard<()>, Arc<AtomicBool>);
 
 impl Room {
-    fn new() -> Self {
+    fn new(expiry: Expiry) -> Self {
         let mut promises = crate::memory::capability().clone();
-        (promises.expiry, promises.detach) = (Expiry::WithProcess, false);
+        (promises.expiry, promises.detach) = (expiry, false);
+        promises.family = Family::Session;
         Self(Arc::new(Inside {
             promises,
             clock: Clock::held(),
@@ -67,7 +68,8 @@ impl SessionStore for Room {
         let Some(inside) = inside else { return Ok(Locked::Busy(Standing::default())) };
         let token = Token::new(self.0.last.fetch_add(1, Ordering::SeqCst) + 1)?;
         let conn = Inmate(inside, dead);
-        Ok(Locked::Held { conn, tokens: TokenRange::one(token), waiters: 0 })
+        let sent = Some(self.0.clock.moment());
+        Ok(Locked::Held { conn, sent, tokens: TokenRange::one(token), waiters: 0 })
     }
     async fn alive(&self, conn: &mut Inmate) -> Alive {
         let _look = self.0.looks.acquire().await;
@@ -76,8 +78,8 @@ impl SessionStore for Room {
             false => Alive::Yes { waiters: 0 },
         }
     }
-    async fn unlock(&self, _: Inmate) -> Result<(), Error> {
-        Ok(())
+    async fn unlock(&self, _: Inmate) -> Result<Released, Error> {
+        Ok(Released::Released)
     }
     async fn inspect(&self, _: &Query) -> Result<Vec<LockInfo>, Error> {
         Ok(Vec::new())
@@ -90,7 +92,11 @@ impl SessionStore for Room {
 }
 
 fn room() -> (Room, Locks) {
-    let room = Room::new();
+    room_with(Expiry::WithProcess)
+}
+
+fn room_with(expiry: Expiry) -> (Room, Locks) {
+    let room = Room::new(expiry);
     let backend: Arc<dyn Backend> = Arc::new(Pinned::new(room.clone()));
     (room, Locks::options().ttl(TTL).open(backend).unwrap())
 }
@@ -144,4 +150,34 @@ async fn an_owner_does_not_enter_again_what_it_has_lost() {
     assert_eq!(again.release().await.unwrap(), Released::Released);
     assert!(locks.lock("a").try_acquire().await.unwrap().is_ok(), "kept by the old guard");
     drop(nested);
+}
+
+#[tokio::test]
+async fn a_lease_counts_from_the_answer_and_not_from_the_start_of_the_wait() {
+    let (room, locks) = room_with(Expiry::Ttl);
+    let inside = room.0.door.lock().unwrap().0.clone().try_lock_owned().unwrap();
+    let mut waits = Box::pin(locks.lock("a").acquire());
+    tokio::select! {
+        biased;
+        _ = &mut waits => panic!("it is held"),
+        () = std::future::ready(()) => {}
+    }
+    room.0.clock.advance(TTL * 5);
+    drop(inside);
+    // Nobody has to look again whether it holds what it was just given.
+    let _hang = room.0.looks.acquire().await.unwrap();
+    let guard = tokio::time::timeout(Duration::from_secs(30), waits).await.unwrap().unwrap();
+    assert!(guard.check().is_ok() && guard.remaining() > TTL / 2);
+}
+
+#[tokio::test]
+async fn what_was_lost_by_its_deadline_is_given_back_though_its_connection_lives() {
+    let (room, locks) = room_with(Expiry::Ttl);
+    let guard = locks.lock("a").await.unwrap();
+    // No look is answered any more, so nobody knows, and the deadline comes.
+    let _hang = room.0.looks.acquire().await.unwrap();
+    room.0.clock.advance(TTL);
+    assert!(guard.check().is_err());
+    let next = tokio::time::timeout(Duration::from_secs(30), locks.lock("a").acquire());
+    assert!(next.await.expect("it is locked for ever").unwrap().token() > guard.token());
 }
