@@ -80,6 +80,8 @@ pub(crate) enum Verb {
     Break(Break),
     /// Tries the store with a real lock and prints what it promises
     Check(Check),
+    /// Prints the statements that make a store's tables
+    Schema(Schema),
     /// Prints the completions of a shell
     Completions(Completions),
     /// Prints the manual page
@@ -266,6 +268,20 @@ Examples:
   distlock check --url sqlite:/var/lib/app/locks.db    does it work, how fast, what does it promise
   distlock check --url redis://127.0.0.1:6379          it waits while the server is in quarantine")]
 pub(crate) struct Check {}
+
+/// `distlock schema`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Examples:
+  distlock schema mysql | mysql --user=admin locks     for programs that may not create tables
+  distlock schema mysql --prefix app_                  as with ?prefix=app_ in the URL")]
+pub(crate) struct Schema {
+    /// The store: mysql
+    pub(crate) store: String,
+    /// What the names of the tables begin with [default: distlock_]
+    #[arg(long)]
+    pub(crate) prefix: Option<String>,
+}
 
 /// `distlock completions`
 #[derive(ClapArgs, Debug)]

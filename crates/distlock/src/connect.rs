@@ -248,6 +248,28 @@ fn schemes() -> Vec<&'static str> {
     ]
 }
 
+/// The statements that make a store's tables, for people whose programs may not make them.
+///
+/// # Errors
+/// [`Kind::Usage`] for a store that has no tables, or whose prefix cannot be;
+/// [`Kind::Unsupported`] when it was not compiled in.
+pub fn schema(store: &str, prefix: Option<&str>) -> Result<String, Error> {
+    let prefix = prefix.unwrap_or("distlock_");
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    if prefix.len() > 32 || !prefix.bytes().all(plain) {
+        return Err(Error::new(Kind::Usage, format!("prefix {prefix:?} cannot be"))
+            .with_hint("at most 32 letters, digits and underscores"));
+    }
+    match store {
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => Ok(distlock_mysql::schema(prefix)),
+        #[cfg(not(feature = "mysql"))]
+        "mysql" | "mariadb" => Err(missing("mysql")),
+        other => Err(Error::new(Kind::Usage, format!("{other:?} is not a store with tables"))
+            .with_hint("one of: mysql")),
+    }
+}
+
 /// What every store of this build promises: the README's table is made from it.
 #[must_use]
 pub fn stores() -> Vec<Capability> {

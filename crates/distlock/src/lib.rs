@@ -16,7 +16,7 @@
 
 mod connect;
 
-pub use connect::{Connect, connect, connect_blocking, connect_default, stores};
+pub use connect::{Connect, connect, connect_blocking, connect_default, schema, stores};
 pub use distlock_core::*;
 
 /// The same locks for code without a runtime; fine inside one, too.

@@ -16,6 +16,7 @@ mod man;
 mod release;
 mod renew;
 mod run;
+mod schema;
 mod show;
 mod watch;
 
@@ -37,6 +38,7 @@ pub(crate) fn dispatch(args: Args, printer: Printer) -> Outcome {
         Verb::Watch(verb) => block_on(watch::watch(all, verb, printer)),
         Verb::Break(verb) => block_on(break_::break_(all, verb, printer)),
         Verb::Check(_) => block_on(check::check(all, printer)),
+        Verb::Schema(verb) => schema::schema(verb, printer),
         Verb::Completions(verb) => completions::completions(verb, printer),
         Verb::Man(verb) => man::man(verb, printer),
     }
