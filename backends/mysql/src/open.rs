@@ -11,6 +11,7 @@ use sqlx::mysql::MySqlConnectOptions;
 
 use crate::door::Door;
 use crate::options::{Algorithm, KEYS, MysqlOptions, server};
+use crate::row_lock::RowLock;
 use crate::schema::{Tables, ready};
 use crate::sql::{number, run};
 use crate::store::Mysql;
@@ -80,8 +81,6 @@ pub async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
             let store = Versioned::new(Versions::at(target).await?)?;
             Ok(Arc::new(Leased::new(store)))
         }
-        Algorithm::RowLock => {
-            Err(Error::new(distlock_core::Kind::Unsupported, "this algorithm is not there yet"))
-        }
+        Algorithm::RowLock => Ok(RowLock::at(target).await?.into_backend()),
     }
 }

@@ -54,7 +54,7 @@ pub fn capability(options: &MysqlOptions, durable: bool) -> Capability {
         shared: lease,
         permits: lease,
         detach: lease,
-        force: true,
+        force: lease,
         lock_delay: lease,
         wake: match options.algorithm {
             Algorithm::Version => WakeUp::Poll,

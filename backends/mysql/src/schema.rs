@@ -19,6 +19,7 @@ pub(crate) struct Tables {
     pub(crate) news: String,
     pub(crate) version: String,
     pub(crate) row: String,
+    pub(crate) held: String,
 }
 
 impl Tables {
@@ -32,11 +33,12 @@ impl Tables {
             news: name("news"),
             version: name("version"),
             row: name("row"),
+            held: name("held"),
         }
     }
 
     fn create(&self) -> Vec<String> {
-        let Self { meta, lock, wait, news, version, row } = self;
+        let Self { meta, lock, wait, news, version, row, held } = self;
         let key = "space VARBINARY(255) NOT NULL,\n  name VARBINARY(255) NOT NULL,\n ";
         let big = "BIGINT UNSIGNED NOT NULL DEFAULT 0";
         let table = |name: &str, columns: String| {
@@ -87,11 +89,12 @@ impl Tables {
                      PRIMARY KEY (space, name),\n  KEY idle (idle_from)"
                 ),
             ),
+            table(row, format!("{key} uses {big},\n  PRIMARY KEY (space, name)")),
             table(
-                row,
+                held,
                 format!(
-                    "{key} hi {big},\n  req BINARY(16) NULL,\n  conn {big},\n  granted {big},\n  \
-                     hold BLOB NULL,\n  PRIMARY KEY (space, name)"
+                    "{key} req BINARY(16) NOT NULL,\n  token {big},\n  granted {big},\n  \
+                     conn {big},\n  claim BLOB NOT NULL,\n  PRIMARY KEY (space, name)"
                 ),
             ),
             format!("INSERT IGNORE INTO {meta} (one, layout, floor) VALUES (1, {LAYOUT}, 0)"),

@@ -42,7 +42,7 @@ pub(crate) async fn run_far(
             Ok(None) => return (given, None),
             Ok(Some(Either::Right(row))) => rows.push(row),
             Ok(Some(Either::Left(done))) => {
-                given.push(Given { rows: std::mem::take(&mut rows), done })
+                given.push(Given { rows: std::mem::take(&mut rows), done });
             }
             Err(e) => return (given, Some(e)),
         }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use distlock_core::capability::{Capability, Expiry, Order, WakeUp};
+use distlock_core::capability::{Capability, Expiry, Family, Order, WakeUp};
 
 use crate::site::Site;
 
@@ -36,6 +36,13 @@ impl Traits {
     #[must_use]
     pub fn calls_up(&self) -> bool {
         self.line() && self.capability.wake == WakeUp::Push
+    }
+
+    /// Whether the store itself counts a lease. Where the lock is a connection's, asking again shows
+    /// that it lives, and counts from then.
+    #[must_use]
+    pub fn leases(&self) -> bool {
+        self.expires() && self.capability.family != Family::Session
     }
 
     /// Whether a silent holder's lock ends by its TTL.
