@@ -260,7 +260,8 @@ async fn a_long_line_is_the_same_line() {
     let name = lock(0);
     let mut now = START;
     let mut spec = LockState::default();
-    let wait = Some(std::time::Duration::from_secs(300));
+    let long = std::time::Duration::from_secs(300);
+    let wait = Some(long);
     let mut ops = Vec::new();
     for n in 1..=60u128 {
         // A writer holds, thirty readers wait, and more writers behind them.
@@ -269,7 +270,7 @@ async fn a_long_line_is_the_same_line() {
     }
     // Asked again from the middle; the head is not heard and passed over, twice over.
     ops.push(Op::Acquire { claim: claim(40, Mode::Exclusive), wait });
-    ops.push(Op::Heartbeat { req: claim(50, Mode::Exclusive).req, wait: wait.unwrap() });
+    ops.push(Op::Heartbeat { req: claim(50, Mode::Exclusive).req, wait: long });
     ops.push(Op::Cancel { req: claim(45, Mode::Exclusive).req });
     ops.push(Op::Acquire { claim: claim(99, Mode::Exclusive), wait: None });
     ops.push(Op::Release { req: claim(1, Mode::Exclusive).req });
