@@ -83,6 +83,8 @@ pub(crate) enum Verb {
     Break(Break),
     /// Tries the store with a real lock and prints what it promises
     Check(Check),
+    /// Prints the statements that make a store's tables
+    Schema(Schema),
     /// Says whether a lock is needed, and what to do instead
     Advise(Advise),
     /// Prints the completions of a shell
@@ -294,6 +296,20 @@ where
     T: FromStr<Err = String> + Copy + Send + Sync + 'static,
 {
     PossibleValuesParser::new(all.iter().map(|&w| word(w))).try_map(|text| text.parse::<T>())
+}
+
+/// `distlock schema`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Examples:
+  distlock schema mysql | mysql --user=admin locks     for programs that may not create tables
+  distlock schema mysql --prefix app_                  as with ?prefix=app_ in the URL")]
+pub(crate) struct Schema {
+    /// The store: mysql
+    pub(crate) store: String,
+    /// What the names of the tables begin with [default: distlock_]
+    #[arg(long)]
+    pub(crate) prefix: Option<String>,
 }
 
 /// `distlock completions`

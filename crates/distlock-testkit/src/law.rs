@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use distlock_core::capability::{Capability, Expiry, Order};
+use distlock_core::capability::{Capability, Expiry, Family, Order, WakeUp};
 
 use crate::site::Site;
 
@@ -34,6 +34,19 @@ impl Traits {
     #[must_use]
     pub fn line(&self) -> bool {
         self.capability.order == Order::Fifo
+    }
+
+    /// Whether waiters are called up, so that a line costs nothing while nothing happens.
+    #[must_use]
+    pub fn calls_up(&self) -> bool {
+        self.line() && self.capability.wake == WakeUp::Push
+    }
+
+    /// Whether the store itself counts a lease. Where the lock is a connection's, asking again shows
+    /// that it lives, and counts from then.
+    #[must_use]
+    pub fn leases(&self) -> bool {
+        self.expires() && self.capability.family != Family::Session
     }
 
     /// Whether a silent holder's lock ends by its TTL.

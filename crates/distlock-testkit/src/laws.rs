@@ -96,13 +96,13 @@ fn one_process() -> Vec<Law> {
         law!(replay::a_repeated_ask_is_the_same_grant),
         law!(replay::a_repeated_wait_is_one_place_in_line)
             .when(|t| t.line() && t.capability.family == Family::Lease),
-        law!(replay::a_replayed_grant_counts_from_the_first).when(|t| t.expires()),
+        law!(replay::a_replayed_grant_counts_from_the_first).when(|t| t.leases()),
         law!(replay::a_released_request_never_comes_back),
         law!(replay::a_cancelled_request_never_comes_back),
         law!(replay::only_the_holder_releases),
-        law!(replay::renewing_never_brings_back).when(|t| t.expires()),
+        law!(replay::renewing_never_brings_back).when(|t| t.leases()),
         law!(replay::an_unheard_waiter_is_dropped).when(|t| t.line() && t.expires()),
-        law!(crowd::a_thousand_waiters_cost_little).when(|t| t.line()).alone(),
+        law!(crowd::a_thousand_waiters_cost_little).when(|t| t.calls_up()).alone(),
         law!(crowd::s42_ten_thousand_names_leave_nothing).alone(),
     ]
 }

@@ -185,6 +185,10 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
         #[cfg(not(feature = "redis"))]
         "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
         | "redis+cluster" | "rediss+cluster" | "redlock" | "redlocks" => Err(missing("redis")),
+        #[cfg(feature = "mysql")]
+        scheme if distlock_mysql::SCHEMES.contains(&scheme) => distlock_mysql::open(url).await,
+        #[cfg(not(feature = "mysql"))]
+        "mysql" | "mariadb" => Err(missing("mysql")),
         #[cfg(feature = "postgres")]
         scheme if distlock_postgres::SCHEMES.contains(&scheme) => {
             distlock_postgres::open(url).await
@@ -245,9 +249,32 @@ fn schemes() -> Vec<&'static str> {
         "redis+sentinel://HOSTS/NAME",
         "redis+cluster://HOSTS",
         "redlock://H1,H2,H3",
+        "mysql://HOST/DATABASE",
         "postgres://HOST/DATABASE",
         "memcached://HOST:PORT",
     ]
+}
+
+/// The statements that make a store's tables, for people whose programs may not make them.
+///
+/// # Errors
+/// [`Kind::Usage`] for a store that has no tables, or whose prefix cannot be;
+/// [`Kind::Unsupported`] when it was not compiled in.
+pub fn schema(store: &str, prefix: Option<&str>) -> Result<String, Error> {
+    let prefix = prefix.unwrap_or("distlock_");
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    if prefix.len() > 32 || !prefix.bytes().all(plain) {
+        return Err(Error::new(Kind::Usage, format!("prefix {prefix:?} cannot be"))
+            .with_hint("at most 32 letters, digits and underscores"));
+    }
+    match store {
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => Ok(distlock_mysql::schema(prefix)),
+        #[cfg(not(feature = "mysql"))]
+        "mysql" | "mariadb" => Err(missing("mysql")),
+        other => Err(Error::new(Kind::Usage, format!("{other:?} is not a store with tables"))
+            .with_hint("one of: mysql")),
+    }
 }
 
 /// What every store of this build promises: the README's table is made from it.
@@ -268,6 +295,12 @@ pub fn stores() -> Vec<Capability> {
         let plain = RedisOptions::new().algorithm(Algorithm::Plain);
         all.push(capability(Kind::Single, &plain));
         all.extend([redlock_capability(&usual), redlock_capability(&plain)]);
+    }
+    #[cfg(feature = "mysql")]
+    {
+        use distlock_mysql::{Algorithm, MysqlOptions, capability};
+        let kinds = [Algorithm::Line, Algorithm::Version, Algorithm::RowLock];
+        all.extend(kinds.map(|a| capability(&MysqlOptions::new().algorithm(a), true)));
     }
     #[cfg(feature = "postgres")]
     {
