@@ -48,8 +48,13 @@ pub(crate) struct Place {
 impl Place {
     /// Starts what the store needs.
     pub(crate) async fn open(store: &str, dir: &Path, names: usize) -> Result<Self, Error> {
-        let of =
-            |url: String, raw: Raw| Self { url, raw, redis: None, peers: vec![], _keep: Box::new(()) };
+        let of = |url: String, raw: Raw| Self {
+            url,
+            raw,
+            redis: None,
+            peers: vec![],
+            _keep: Box::new(()),
+        };
         let path = |name: &str| dir.join(name).display().to_string();
         // A fresh server has a quarantine to wait out; what is measured comes after it.
         let off = "quarantine=off&max_ttl=1h";
@@ -112,7 +117,8 @@ impl Place {
                 let hosts: Vec<String> = at.iter().map(ToString::to_string).collect();
                 let algorithm = if store == "redlock-plain" { "&algorithm=plain" } else { "" };
                 let url = format!("redlock://{}?{off}{algorithm}", hosts.join(","));
-                let peers = (store != "redlock-plain").then(|| Peer::rslock(&at)).into_iter().collect();
+                let peers =
+                    (store != "redlock-plain").then(|| Peer::rslock(&at)).into_iter().collect();
                 Self { peers, _keep: Box::new(nodes), ..of(url, Raw::redis(raw)) }
             }
             "mysql" | "mysql-row-lock" | "mysql-version" => {
@@ -125,7 +131,7 @@ impl Place {
             }
             "postgres" | "postgres-advisory" | "postgres-row-lock" | "postgres-version" => {
                 let server = Postgres::new().durable().start().await?;
-                let url = Postgres::url(&server);
+                let url = format!("postgres://postgres@{}/postgres", server.addr());
                 let raw = Sql::postgres(&url, names).await?;
                 let again = Sql::postgres_again(&url);
                 let peers = vec![Peer::Own(again.clone()), Peer::Sqlx(again)];

@@ -303,13 +303,17 @@ where
 #[command(after_help = "\
 Examples:
   distlock schema mysql | mysql --user=admin locks     for programs that may not create tables
-  distlock schema mysql --prefix app_                  as with ?prefix=app_ in the URL")]
+  distlock schema mysql --prefix app_                  as with ?prefix=app_ in the URL
+  distlock schema postgres --schema app | psql locks   as with ?schema=app in the URL")]
 pub(crate) struct Schema {
-    /// The store: mysql
+    /// The store: mysql or postgres
     pub(crate) store: String,
-    /// What the names of the tables begin with [default: distlock_]
+    /// What the names of MySQL's tables begin with [default: distlock_]
     #[arg(long)]
     pub(crate) prefix: Option<String>,
+    /// The schema that holds PostgreSQL's tables [default: distlock]
+    #[arg(long, conflicts_with = "prefix")]
+    pub(crate) schema: Option<String>,
 }
 
 /// `distlock completions`

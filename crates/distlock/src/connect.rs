@@ -255,25 +255,33 @@ fn schemes() -> Vec<&'static str> {
     ]
 }
 
-/// The statements that make a store's tables, for people whose programs may not make them.
+/// The statements that make a store's tables, for people whose programs may not make them. `name` is
+/// what the URL says of them: `?prefix=` for mysql, `?schema=` for postgres.
 ///
 /// # Errors
-/// [`Kind::Usage`] for a store that has no tables, or whose prefix cannot be;
+/// [`Kind::Usage`] for a store that has no tables, or a name that cannot be;
 /// [`Kind::Unsupported`] when it was not compiled in.
-pub fn schema(store: &str, prefix: Option<&str>) -> Result<String, Error> {
-    let prefix = prefix.unwrap_or("distlock_");
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    if prefix.len() > 32 || !prefix.bytes().all(plain) {
-        return Err(Error::new(Kind::Usage, format!("prefix {prefix:?} cannot be"))
-            .with_hint("at most 32 letters, digits and underscores"));
-    }
+#[allow(unused_variables)] // without a store that has tables
+pub fn schema(store: &str, name: Option<&str>) -> Result<String, Error> {
     match store {
         #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => Ok(distlock_mysql::schema(prefix)),
+        "mysql" | "mariadb" => {
+            let prefix = name.unwrap_or("distlock_");
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+            if prefix.len() > 32 || !prefix.bytes().all(plain) {
+                return Err(Error::new(Kind::Usage, format!("prefix {prefix:?} cannot be"))
+                    .with_hint("at most 32 letters, digits and underscores"));
+            }
+            Ok(distlock_mysql::schema(prefix))
+        }
         #[cfg(not(feature = "mysql"))]
         "mysql" | "mariadb" => Err(missing("mysql")),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => distlock_postgres::schema(name.unwrap_or("distlock")),
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(missing("postgres")),
         other => Err(Error::new(Kind::Usage, format!("{other:?} is not a store with tables"))
-            .with_hint("one of: mysql")),
+            .with_hint("one of: mysql, postgres")),
     }
 }
 

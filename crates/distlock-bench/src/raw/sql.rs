@@ -58,7 +58,8 @@ impl Sql {
         let Self::MySql(lane) = &new else { return Ok(new) };
         lane.call(move |conn| {
             Box::pin(async move {
-                let table = "CREATE TABLE raw_row (name INT PRIMARY KEY, owner VARCHAR(64) NOT NULL,
+                let table =
+                    "CREATE TABLE raw_row (name INT PRIMARY KEY, owner VARCHAR(64) NOT NULL,
                              token BIGINT NOT NULL) ENGINE=InnoDB";
                 conn.execute(table).await.map_err(broken)?;
                 for name in 0..names {
