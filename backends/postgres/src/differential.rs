@@ -7,7 +7,7 @@ use scene::Scene;
 
 #[test]
 fn the_functions_answer_as_the_specification_does() {
-    differential::answers_as_the_specification(Scene::new, 250);
+    differential::answers_as_the_specification(Scene::new, 400);
 }
 
 #[tokio::test]
@@ -18,4 +18,9 @@ async fn a_full_memory_drops_what_is_over_first() {
 #[tokio::test]
 async fn tokens_rise_though_the_clock_falls() {
     differential::tokens_rise_though_the_clock_falls(Scene::new().await).await;
+}
+
+#[tokio::test]
+async fn who_is_passed_over_keeps_its_place() {
+    differential::who_is_passed_over_keeps_its_place(Scene::new().await).await;
 }

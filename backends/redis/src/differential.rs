@@ -21,3 +21,8 @@ async fn a_full_memory_drops_what_is_over_first() {
 async fn tokens_rise_though_the_clock_falls() {
     differential::tokens_rise_though_the_clock_falls(Scene::new().await).await;
 }
+
+#[tokio::test]
+async fn who_is_passed_over_keeps_its_place() {
+    differential::who_is_passed_over_keeps_its_place(Scene::new().await).await;
+}

@@ -13,6 +13,9 @@ mod run;
 mod sequences;
 mod subject;
 
-pub use examples::{a_full_memory_drops_what_is_over_first, tokens_rise_though_the_clock_falls};
+pub use examples::{
+    a_full_memory_drops_what_is_over_first, tokens_rise_though_the_clock_falls,
+    who_is_passed_over_keeps_its_place,
+};
 pub use sequences::answers_as_the_specification;
 pub use subject::{Play, Subject};

@@ -69,3 +69,26 @@ pub async fn tokens_rise_though_the_clock_falls<S: Subject>(mut subject: S) {
         run.now -= 3_600_000_000;
     }
 }
+
+/// The lock is free and one who was passed over stands in line: another takes it, and the first is
+/// still in its place, also when it is the one who asks.
+///
+/// # Panics
+/// When that is not so.
+pub async fn who_is_passed_over_keeps_its_place<S: Subject>(mut subject: S) {
+    let mut kinds = slots(3, Mode::Exclusive);
+    kinds[1].via = 2; // where nobody listens
+    let mut run = Run::new(&mut subject, kinds, true).await;
+    run.one(&acquire(0)).await;
+    let join = Move::Acquire { slot: 1, wait: Some(9_000), fresh: false, moved: None };
+    let waits = |got: &[Reply]| matches!(got, [Reply::Waiting { ahead: 0, .. }]);
+    assert!(waits(&run.one(&join).await));
+    run.one(&release(0)).await;
+    let got = run.one(&acquire(2)).await;
+    assert!(matches!(got[..], [Reply::Granted { waiters: 1, .. }]), "{got:?}");
+    assert!(waits(&run.one(&join).await));
+    run.one(&release(2)).await;
+    // Heard of, it is promoted, and its own question confirms it.
+    let got = run.one(&join).await;
+    assert!(matches!(got[..], [Reply::Granted { waiters: 0, .. }]), "{got:?}");
+}
