@@ -129,7 +129,9 @@ impl<P: Clone> Desk<P> {
             state: Mutex::default(),
         });
         let mut tables = self.tables();
-        tables.leaving.remove(&ask.req);
+        if tables.leaving.get(&ask.req).is_some_and(|l| l.cause == Cause::Orphan) {
+            tables.leaving.remove(&ask.req);
+        }
         tables.waiting.insert(ask.req, waiter.clone());
         waiter
     }

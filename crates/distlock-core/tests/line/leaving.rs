@@ -82,7 +82,9 @@ async fn s11_a_release_without_an_answer_goes_on() {
     scene.run(a.release(&two.key(), None)).await.expect_err("the store is down");
     assert_eq!(scene.line(), [one.req]);
     scene.store.fault(Fault::None);
+    let up = scene.clock.now();
     scene.until("it left", || scene.line().is_empty()).await;
+    assert!(scene.clock.now().since(up) < TTL / 5, "left to end with its session");
 }
 
 /// Released before its `min_hold`: in line until then, for many leases if need be, and free then.
