@@ -25,6 +25,8 @@ pub struct Traits {
     pub cut: bool,
     /// It can be reached through proxies.
     pub road: bool,
+    /// Each of its moves is a question and then a write: without answers it does nothing at all.
+    pub reads_first: bool,
     /// What its locks leave can be looked at.
     pub leaves: bool,
 }

@@ -36,8 +36,12 @@ async fn scene(site: &Site) -> Scene {
 
 async fn on(site: &Site, road: Road) -> Scene {
     let name = site.name();
-    warm(site, &name).await;
+    let locks = site.client().await;
+    warm(&locks, &name).await;
+    locks.close().await;
     let (far, look) = (site.client_by(&road).await, site.client().await);
+    // So does each connection, where statements are prepared for it.
+    warm(&far, &name).await;
     // Of several servers, the one that keeps this lock is connected to.
     assert!(far.show(&name).await.expect("an answer by the road").is_none());
     Scene { road, far, look, name }
@@ -45,15 +49,14 @@ async fn on(site: &Site, road: Road) -> Scene {
 
 /// Every move has been made once where this lock is kept: a store that runs scripts by their hash
 /// is otherwise first answered that it does not know them, and that answer would be the lost one.
-async fn warm(site: &Site, name: &str) {
-    let locks = site.client().await;
-    let held = take(&locks, name).await;
-    let (lock, told) = waiting_for(&locks, name, LONG);
+async fn warm(locks: &Locks, name: &str) {
+    let held = take(locks, name).await;
+    let (lock, told) = waiting_for(locks, name, LONG);
     let asking = task(async move { lock.acquire().await.map(drop) });
     soon("it waits", told.notified()).await;
     asking.abort();
     give_back(held).await;
-    locks.close().await;
+    all_free(locks, name).await;
 }
 
 /// An acquire to be, and what tells that it waits.
