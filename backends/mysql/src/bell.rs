@@ -203,6 +203,11 @@ impl Bell {
         matches!(settled, Some(Ok(s)) if *s == State::Listening)
     }
 
+    /// Whether it listens just now.
+    pub(crate) fn is_heard(&self) -> bool {
+        *self.0.state.borrow() == State::Listening
+    }
+
     pub(crate) fn close(&self) {
         self.0.state.send_replace(State::Closed);
     }
@@ -215,7 +220,10 @@ async fn listen_for_ever(bell: Arc<Inner>) {
         loop {
             let Err(e) = bell.listen(&mut pause).await;
             tracing::debug!(error = %e, "no doorbell: asking instead");
-            bell.set(State::Silent);
+            if bell.set(State::Silent) {
+                // Who counted on it looks for itself from now on.
+                bell.ring_all();
+            }
             bell.clock.sleep(pause).await;
             pause = (pause * 2).min(PAUSE.1);
         }
@@ -228,14 +236,21 @@ async fn listen_for_ever(bell: Arc<Inner>) {
 }
 
 impl Inner {
-    fn set(&self, to: State) {
+    fn ring_all(&self) {
+        if let Some(ears) = self.ears.get() {
+            ears(Wake::Everybody);
+        }
+    }
+
+    /// Whether that is a change.
+    fn set(&self, to: State) -> bool {
         self.state.send_if_modified(|state| {
             let change = *state != State::Closed && *state != to;
             if change {
                 *state = to;
             }
             change
-        });
+        })
     }
 
     async fn listen(&self, pause: &mut Duration) -> Result<std::convert::Infallible, Error> {
@@ -247,9 +262,7 @@ impl Inner {
         self.set(State::Listening);
         *pause = PAUSE.0;
         // What was rung while there was no bell.
-        if let Some(ears) = self.ears.get() {
-            ears(Wake::Everybody);
-        }
+        self.ring_all();
         let Self { table, session, .. } = self;
         let sleep = format!(
             "SELECT IF(EXISTS(SELECT 1 FROM {table} WHERE session='{session}'), 0, SLEEP({})) AS rung",

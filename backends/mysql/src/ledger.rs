@@ -92,7 +92,7 @@ impl Ledger {
             Fault::Ours(trouble) => {
                 if !trouble.broken {
                     // A statement that failed leaves its transaction open.
-                    run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
+                    run(conn, format!("ROLLBACK; {END}")).await.map_err(calling)?;
                 }
                 Err(trouble)
             }
@@ -235,7 +235,14 @@ impl Moved {
             hear_from(&mut state, op, via);
             let step = state.step(op, Now { lease: now, wall: now }, &rules());
             replies.push(line.whole(step.reply, op, &state));
-            effects.turns.extend(step.effects.turns);
+            // Who asks whether it is its turn is told by the answer.
+            let asker = match op {
+                Op::Acquire { claim, .. } => Some(claim.req),
+                Op::Heartbeat { req, .. } => Some(*req),
+                _ => None,
+            };
+            let others = |(req, _): &(ReqId, String)| Some(*req) != asker;
+            effects.turns.extend(step.effects.turns.into_iter().filter(others));
             effects.contended.extend(step.effects.contended);
             effects.revoked.extend(step.effects.revoked);
         }

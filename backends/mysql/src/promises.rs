@@ -18,7 +18,8 @@ const FLUSH: &str = "The server does not put every commit on disk (innodb_flush_
                      is not 1): a crash of its machine may forget the last grants and tokens.";
 const OTHERS: &str = "Waiters of other database users are not woken by us unless we may KILL their \
                       queries: they find out by asking.";
-const ASKS: &str = "Nobody is called up: who waits looks again, the head every 20 to 250 ms.";
+const ASKS: &str = "Nobody is called up: a process whose waiter is the first in line reads the row \
+                    again every 20 to 250 ms.";
 const LONG: &str = "Each held lock is an open transaction on a connection of its own: at most \
                     ?sessions= of them, and a long hold keeps the server from clearing old rows.";
 

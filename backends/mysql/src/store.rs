@@ -40,8 +40,6 @@ use crate::{look, sweep};
 const BATCH: usize = 128;
 /// How many acquires are made ready at once.
 const ROOM: usize = 8;
-/// How often the head of a line asks when it cannot be called up.
-const POLL: Duration = Duration::from_millis(100);
 
 /// A MySQL or MariaDB server that answered.
 pub struct Mysql {
@@ -198,16 +196,12 @@ impl Inner {
         taken.await
     }
 
-    async fn acquire(
-        self: &Arc<Self>,
-        ask: &Ask,
-        wait: Option<Duration>,
-    ) -> Result<(Reply, bool), Error> {
+    async fn acquire(self: &Arc<Self>, ask: &Ask, wait: Option<Duration>) -> Result<Reply, Error> {
         let session = self.ledger.session.as_str();
         let claim = Claim::of(ask, session);
         self.bell.start();
         if let Some(reply) = self.take(ask, &claim).await? {
-            return Ok((reply, true));
+            return Ok(reply);
         }
         // Only who will be called up stands in line with an address.
         let called = wait.is_none() || (self.bell.listens().await && self.lives().await);
@@ -223,7 +217,7 @@ impl Inner {
             Reply::Waiting { .. } => drop(waiting.insert(ask.req)),
             _ => drop(waiting.remove(&ask.req)),
         }
-        Ok((reply, called))
+        Ok(reply)
     }
 
     /// Sees to it that the connection by which others know that we live is there.
@@ -258,19 +252,17 @@ impl LeaseStore for Mysql {
         true
     }
 
+    /// Not while there is no doorbell.
+    fn calls_up(&self) -> bool {
+        self.inner.called.load(Ordering::Relaxed) && self.inner.bell.is_heard()
+    }
+
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let told = self.told("acquire", &ask.lock);
         // One connection serves them in turn: what is not yet its turn need not be made ready.
         let _room = self.inner.room.acquire().await;
-        let (reply, called) = Box::pin(self.inner.acquire(ask, wait_lease)).await.map_err(&told)?;
-        let mut answer = answer::acquired(reply).map_err(told)?;
-        if let Answer::Waiting(standing) = &mut answer
-            && !called
-        {
-            // The head asks again when something could have changed: here, before long.
-            standing.left = Some(standing.left.map_or(POLL, |left| left.min(POLL)));
-        }
-        Ok(answer)
+        let reply = Box::pin(self.inner.acquire(ask, wait_lease)).await.map_err(&told)?;
+        answer::acquired(reply).map_err(told)
     }
 
     /// One transaction for each lock that is waited for.

@@ -20,8 +20,9 @@ const POOLER: &str = "Needs the database itself or a pool in session mode; a poo
                       mode is found out and refused.";
 const RETENTION: &str = "A lock's row goes a day after its last use: tokens then rise as long as the \
                          server's clock does not fall by more than that.";
-const RACES: &str = "Every move is a race on one row, and who waits asks again and again: right for \
-                     few clients, or for databases that only look like PostgreSQL.";
+const RACES: &str = "Every move is a race on one row, and a process whose waiter is the first in line \
+                     reads it again every 20 to 250 ms: right for few clients, or for databases \
+                     that only look like PostgreSQL.";
 const VERSION_CONNECTIONS: &str = "Two connections a process, however many locks.";
 
 /// What a store promises under these options.
@@ -52,10 +53,7 @@ pub fn capability(options: &PostgresOptions) -> Capability {
         restart: Survives::Yes,
         failover: Survives::TwoHolders,
         partition: Survives::Ends,
-        order: match options.algorithm {
-            Algorithm::Queue => Order::Fifo,
-            Algorithm::Version => Order::None,
-        },
+        order: Order::Fifo,
         reentry: Reentry::Anywhere,
         shared: true,
         permits: true,

@@ -3,7 +3,6 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use distlock_core::capability::Order;
 use distlock_core::info::{LockInfo, Query};
 use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
 use distlock_core::seam::{Ask, Due, Force, Forced, Key, Released};
@@ -112,11 +111,15 @@ impl<R: Rows> LeaseStore for Versioned<R> {
         self.rows.clock()
     }
 
+    /// The desk looks for all who wait.
+    fn calls_up(&self) -> bool {
+        true
+    }
+
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let claim = Claim::of(ask, self.session.as_str());
-        // A line that nobody is woken in is slower than none, and each beat of it rewrites the row.
-        let wait = wait_lease.filter(|_| self.capability().order == Order::Fifo);
-        let reply = self.one("acquire", &ask.lock, Op::Acquire { claim, wait }).await?;
+        let op = Op::Acquire { claim, wait: wait_lease };
+        let reply = self.one("acquire", &ask.lock, op).await?;
         answer::acquired(reply).map_err(|e| self.told("acquire", &ask.lock, e))
     }
 

@@ -18,4 +18,4 @@ pub use examples::{
     who_is_passed_over_keeps_its_place,
 };
 pub use sequences::answers_as_the_specification;
-pub use subject::{Play, Subject};
+pub use subject::{Knows, Play, Subject};

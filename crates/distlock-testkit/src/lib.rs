@@ -9,7 +9,6 @@
 //! | [`Resource`] | what a lock protects: it checks fencing tokens |
 //! | [`Road`] | a way to a store through proxies, for the laws of lost and late answers |
 //! | `differential` (a feature) | a store's translation of the specification against it |
-//! | [`moves`] | generated moves, for stores that translate the specification |
 //! | [`proxy`] | a TCP proxy that delays, cuts, drops and repeats |
 //! | [`servers`] | real servers as values: start, pause, kill, wipe |
 //!
@@ -27,7 +26,6 @@ pub mod history;
 mod law;
 pub mod laws;
 mod measure;
-pub mod moves;
 pub mod proxy;
 mod resource;
 mod road;

@@ -18,6 +18,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_killed_doorbell_is_hung_again_and_waiters_are_served", bell),
     ("a_waiter_whose_process_is_gone_is_passed_over_at_once", gone),
     ("a_revoked_holder_is_told_by_the_bell", revoked),
+    ("a_line_without_doorbells_moves_on", no_bells),
 ];
 
 fn s35_killed() {
@@ -157,5 +158,63 @@ fn revoked() {
         until("a doorbell", async || ask(&server, sleeping) != "0").await;
         other.force("a", None, Force::Revoke).await.unwrap();
         soon("it is told", held.lost()).await;
+    });
+}
+
+/// Five processes whose doorbells cannot be had: somebody else has taken their names and may not be
+/// killed. Each has its turn four times. Each turn is found by looking, not by the heartbeat, which would take seconds.
+fn no_bells() {
+    run(async {
+        let server = start(Mariadb::new().user("app", "pw", "ALL")).await;
+        let url = format!("mysql://app:pw@{}/{}", server.addr(), Mariadb::DATABASE);
+        let first = crate::kit::connect(&url).await.unwrap();
+        ask(&server, "REVOKE SUPER, CONNECTION ADMIN ON *.* FROM 'app'@'%'");
+        let mut thieves = Vec::new();
+        let mut waiting = Vec::new();
+        let held = take(&first, "a", LONG).await;
+        for n in 1..=5 {
+            let locks = crate::kit::connect(&url).await.unwrap();
+            let other = format!("other {n}");
+            give_back(take(&locks, &other, LONG).await).await;
+            let held = take(&locks, &other, LONG).await;
+            let via = format!(
+                "SELECT JSON_VALUE(CONVERT(claim USING utf8mb4), '$.via') FROM distlock_lock \
+                 WHERE name = '{other}'"
+            );
+            let sign = format!("dl:b:{}", ask(&server, &via).trim());
+            let bell = format!("SELECT IFNULL(IS_USED_LOCK('{sign}'), 0)");
+            until("a doorbell", async || ask(&server, &bell).trim() != "0").await;
+            let to = format!("mysql://root@{}/{}", server.addr(), Mariadb::DATABASE);
+            let mut thief =
+                <sqlx::MySqlConnection as sqlx::Connection>::connect(&to).await.unwrap();
+            let id = ask(&server, &bell);
+            let steal = format!("SELECT GET_LOCK('{sign}', 20)");
+            let stolen = task(async move {
+                let got = sqlx::raw_sql(sqlx::AssertSqlSafe(steal)).execute(&mut thief).await;
+                (got.map(drop), thief)
+            });
+            let wants = "SELECT COUNT(*) FROM information_schema.PROCESSLIST \
+                         WHERE INFO LIKE 'SELECT GET_LOCK(%, 20)'";
+            until("the thief waits", async || ask(&server, wants).trim() != "0").await;
+            ask(&server, &format!("KILL {}", id.trim()));
+            let (got, thief) = soon("the name is taken", stolen).await.unwrap();
+            got.unwrap();
+            thieves.push(thief);
+            give_back(held).await;
+            let lock = locks.lock("a").ttl(LONG);
+            waiting.push(task(async move {
+                for _ in 0..4 {
+                    give_back(lock.clone().acquire().await.unwrap()).await;
+                }
+            }));
+            line_of(&first, "a", n).await;
+        }
+        let began = Clock::system().now();
+        give_back(held).await;
+        for one in waiting {
+            soon("its turn", one).await.unwrap();
+        }
+        let took = Clock::system().now().since(began);
+        assert!(took < ms(10_000), "twenty turns took {took:?}");
     });
 }

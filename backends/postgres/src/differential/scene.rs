@@ -6,7 +6,7 @@ use distlock_core::info::Query;
 use distlock_core::seam::Key;
 use distlock_core::state::{LockState, Reply, Rules};
 use distlock_core::{Clock, FullName};
-use distlock_testkit::differential::{Play, Subject};
+use distlock_testkit::differential::{Knows, Play, Subject};
 use distlock_testkit::servers::{Postgres, Server};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -61,7 +61,8 @@ impl Scene {
 
 impl Subject for Scene {
     const VIAS: [&'static str; 4] = VIAS;
-    const TRUSTED: bool = true;
+    const KNOWS: Knows = Knows::Always;
+    const SHOWS_SPENT: bool = false;
 
     fn rules() -> Rules {
         // As many as the function `spend` remembers: calls are hardly ever delivered twice.

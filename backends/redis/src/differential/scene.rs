@@ -6,7 +6,7 @@ use std::time::Duration;
 use distlock_core::FullName;
 use distlock_core::seam::{Due, Key};
 use distlock_core::state::{LockState, Reply, Rules};
-use distlock_testkit::differential::{Play, Subject};
+use distlock_testkit::differential::{Knows, Play, Subject};
 use distlock_testkit::servers::{self, Server};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Connection, Value};
@@ -101,7 +101,8 @@ impl Scene {
 
 impl Subject for Scene {
     const VIAS: [&'static str; 4] = [HEARD[0], HEARD[1], "deaf", ""];
-    const TRUSTED: bool = false;
+    const KNOWS: Knows = Knows::Sometimes;
+    const SHOWS_SPENT: bool = false;
 
     fn rules() -> Rules {
         rules()

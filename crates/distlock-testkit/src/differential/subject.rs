@@ -52,13 +52,28 @@ pub enum Play {
     },
 }
 
+/// Whether a translation knows, within a call, who listens, and takes back a promotion that nobody
+/// hears before it goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Knows {
+    /// Always.
+    Always,
+    /// On some servers: it is run both ways.
+    Sometimes,
+    /// It finds out after the call, and takes the promotion back by a call of its own.
+    Afterwards,
+}
+
 /// A translation of [`LockState::step`] on a real server, in held time.
 pub trait Subject {
     /// Where clients can be told of their turn: two where somebody listens, one where nobody does,
     /// and the empty one of a client that cannot be told.
     const VIAS: [&'static str; 4];
-    /// Whether it always knows who listens; otherwise it is also run as one that does not.
-    const TRUSTED: bool;
+    /// Whether it knows, within a call, who listens.
+    const KNOWS: Knows;
+    /// Whether its states show which requests are spent; otherwise those are only seen by what they
+    /// forbid.
+    const SHOWS_SPENT: bool;
 
     /// Its rules.
     fn rules() -> Rules;
@@ -67,8 +82,8 @@ pub trait Subject {
     fn clear(&mut self) -> impl Future<Output = u64>;
 
     /// Makes one move at one moment, then looks at the locks. The answer is a reply for each part
-    /// of the move, and each lock's state without its memories of spent requests. Unless `trusted`,
-    /// it does not count on knowing who listens.
+    /// of the move, and each lock's state, without its memories of spent requests unless it shows
+    /// them. Unless `trusted`, it does not count on knowing who listens.
     fn play(
         &mut self,
         now: u64,
@@ -77,7 +92,7 @@ pub trait Subject {
         locks: &[FullName],
     ) -> impl Future<Output = (Vec<Reply>, Vec<LockState>)>;
 
-    /// What those who listen were told since the last time, in no order: `t` it is a request's turn,
-    /// `c` a hold is waited for, `x` a hold was taken away.
+    /// What those who listen were told since the last time, in no order, but for what the answer of
+    /// their own call told them: `t` it is a request's turn, `c` a hold is waited for, `x` a hold was taken away.
     fn heard(&mut self) -> impl Future<Output = Vec<(u8, Key)>>;
 }

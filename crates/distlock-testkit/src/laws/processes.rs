@@ -191,7 +191,7 @@ pub async fn a_counter_comes_out_right(site: &Site) {
     let capability = site.capability();
     if capability.order == Order::Fifo && capability.wake == WakeUp::Poll {
         // Each turn waits until the one it belongs to looks.
-        rounds = rounds.div_ceil(50);
+        rounds = rounds.div_ceil(10);
     }
     let file = site.dir().join("counter");
     std::fs::write(&file, "0").expect("the counter");
