@@ -61,9 +61,12 @@ fn broken() -> Error {
 }
 
 /// Whether the server ended the session with this answer.
-fn ends_session(e: &sqlx::Error) -> bool {
+pub(crate) fn ends_session(e: &sqlx::Error) -> bool {
     let code = e.as_database_error().and_then(|e| e.code());
-    code.is_some_and(|code| code.starts_with("57P") || code.starts_with("08"))
+    // 25P03: it was silent in a transaction for too long.
+    code.is_some_and(|code| {
+        code.starts_with("57P") || code.starts_with("08") || code == "25P03"
+    })
 }
 
 /// What an answer of the server means; nothing when it is no answer.
@@ -101,7 +104,7 @@ fn answered(e: &sqlx::Error) -> Option<Error> {
             .with_hint("it may be a standby: name the primary"),
         "53300" => Error::new(Kind::Unreachable, "the database has as many connections as it takes")
             .with_hint("raise max_connections, or end idle ones; each process of distlock takes three"),
-        "57P01" | "57P02" => Error::new(Kind::Unreachable, "the server ended the connection")
+        "57P01" | "57P02" | "57P05" | "25P03" => Error::new(Kind::Unreachable, "the server ended the connection")
             .with_hint("the same call may be repeated"),
         "57P03" => Error::new(Kind::Unreachable, "the database is starting up or shutting down")
             .with_hint("the same call may be repeated"),
