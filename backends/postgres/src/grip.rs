@@ -331,20 +331,18 @@ pub(crate) async fn rest(conn: &mut PgConnection, say: &Say, wish: &Wish) -> Res
 
 #[cfg(test)]
 mod tests {
-    use distlock_core::Name;
+    use distlock_core::{Name, Namespace};
 
     use super::*;
 
     #[test]
     fn the_number_of_a_lock_is_for_ever_and_its_parts_are_apart() {
         let of = |schema: &str, space: &str, name: &str| {
-            let (space, name) = (distlock_core::Namespace::new(space), Name::new(name));
-            key(schema, &FullName { space: space.unwrap(), name: name.unwrap() })
+            let (space, name) = (Namespace::new(space).unwrap(), Name::new(name).unwrap());
+            key(schema, &FullName { space, name })
         };
-        assert_eq!(of("distlock", "", "orders/42"), PINNED);
+        assert_eq!(of("distlock", "", "orders/42"), 2_970_124_718_760_173_464);
         assert_ne!(of("distlock", "a", "bc"), of("distlock", "ab", "c"));
         assert_ne!(of("distlocka", "", "b"), of("distlock", "a", "b"));
     }
-
-    const PINNED: i64 = 0;
 }

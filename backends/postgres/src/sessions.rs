@@ -40,6 +40,8 @@ use crate::statements::Schema;
 const OLDEST: i32 = 140_000;
 /// The pauses between two looks at who holds the lock, doubled each time.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// The pause while it is not in line yet.
+const SOON: Duration = Duration::from_millis(10);
 /// The server ends a wait by itself; this long after, we do.
 const GRACE: Duration = Duration::from_millis(500);
 /// A sweep comes with every so many grants.
@@ -175,8 +177,9 @@ impl Sessions {
     async fn standing(&self, wish: &Wish) -> Option<Standing> {
         let seen = self.inspect(&Query::Name(wish.lock.clone())).await.ok()?;
         let Some(lock) = seen.into_iter().next() else { return Some(Standing::default()) };
+        // Nothing before it really stands in the server's line: somebody might still be quicker.
         let mine = lock.waiters.iter().position(|w| w.req == wish.req);
-        let ahead = u32::try_from(mine.unwrap_or(lock.waiters.len())).ok();
+        let ahead = mine.and_then(|n| u32::try_from(n).ok());
         let holder = lock.holds.into_iter().next().map(|h| h.holder);
         Some(Standing { holder, ahead, ..Standing::default() })
     }
@@ -210,7 +213,7 @@ impl Sessions {
                         return Ok(Err(last.unwrap_or_default()));
                     }
                 }
-                pause = (pause * 2).clamp(PAUSE.0, PAUSE.1);
+                pause = if last.is_some() { (pause * 2).clamp(PAUSE.0, PAUSE.1) } else { SOON };
                 let now = self.standing(wish);
                 let now = tokio::select! {
                     biased;
@@ -218,7 +221,7 @@ impl Sessions {
                     now = now => now,
                 };
                 let what = |s: &Standing| (s.ahead, s.holder.as_ref().map(|h| h.token));
-                if let Some(now) = now.filter(|n| n.holder.is_some())
+                if let Some(now) = now.filter(|n| n.holder.is_some() && n.ahead.is_some())
                     && last.as_ref().map(what) != Some(what(&now))
                 {
                     seen(&now);
