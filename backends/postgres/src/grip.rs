@@ -120,9 +120,11 @@ impl Say {
                 set_config('idle_in_transaction_session_timeout', $2, false), \
                 set_config('lock_timeout', $3, false)"),
             try_advisory: say("SELECT pg_try_advisory_lock($1)"),
-            make_row: say("INSERT INTO distlock.rowlock (space, name) SELECT $1, $2 WHERE NOT EXISTS \
+            make_row: say(
+                "INSERT INTO distlock.rowlock (space, name) SELECT $1, $2 WHERE NOT EXISTS \
                 (SELECT FROM distlock.rowlock WHERE space = $1 AND name = $2) \
-                ON CONFLICT DO NOTHING"),
+                ON CONFLICT DO NOTHING",
+            ),
             try_row: say(&format!("{row} SKIP LOCKED")),
             wait_row: say(row),
             register: say("WITH mine AS (INSERT INTO distlock.waiting \
@@ -139,9 +141,11 @@ impl Say {
                 sign = excluded.sign, pid = excluded.pid, req = excluded.req, \
                 owner = excluded.owner, label = excluded.label, ttl = excluded.ttl \
                 RETURNING token"),
-            prove_advisory: say("SELECT coalesce(bool_or(granted AND pid = pg_backend_pid()), false), \
+            prove_advisory: say(
+                "SELECT coalesce(bool_or(granted AND pid = pg_backend_pid()), false), \
                 count(*) FILTER (WHERE NOT granted), set_config('idle_session_timeout', $2, false) \
-                FROM distlock.signs WHERE sign = $1"),
+                FROM distlock.signs WHERE sign = $1",
+            ),
             prove_row: say("SELECT coalesce(pg_current_xact_id_if_assigned()::text = $1, false), \
                 (SELECT count(*) FROM distlock.waiting w JOIN distlock.signs s \
                 ON s.sign = w.sign AND s.pid = w.pid AND s.granted \
@@ -237,7 +241,12 @@ pub(crate) async fn wait(
 }
 
 /// Locks the row, by this statement.
-async fn row(conn: &mut PgConnection, say: &Say, text: &Arc<str>, wish: &Wish) -> Result<Has, Error> {
+async fn row(
+    conn: &mut PgConnection,
+    say: &Say,
+    text: &Arc<str>,
+    wish: &Wish,
+) -> Result<Has, Error> {
     let (space, name) = (wish.lock.space.as_str(), wish.lock.name.as_str());
     loop {
         // By itself, not in the transaction: others would not see the row until that ends.
@@ -293,9 +302,9 @@ pub(crate) async fn prove(
     has: &str,
 ) -> Result<(bool, u32), Error> {
     let query = match wish.grip {
-        Grip::Advisory => sqlx::query(AssertSqlSafe(say.prove_advisory.clone()))
-            .bind(wish.key)
-            .bind(&wish.idle.1),
+        Grip::Advisory => {
+            sqlx::query(AssertSqlSafe(say.prove_advisory.clone())).bind(wish.key).bind(&wish.idle.1)
+        }
         Grip::RowLock => sqlx::query(AssertSqlSafe(say.prove_row.clone()))
             .bind(has)
             .bind(&wish.idle.1)

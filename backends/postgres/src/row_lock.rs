@@ -36,9 +36,12 @@ pub async fn with_row_lock(
     let isolation: String =
         sqlx::query_scalar(ISOLATION).fetch_one(&mut **tx).await.map_err(told)?;
     if isolation != "read committed" {
-        return Err(Error::new(Kind::Usage, format!("a {isolation} transaction cannot take a lock"))
-            .lock(&lock)
-            .with_hint("it would read what was there before it waited: use READ COMMITTED"));
+        return Err(Error::new(
+            Kind::Usage,
+            format!("a {isolation} transaction cannot take a lock"),
+        )
+        .lock(&lock)
+        .with_hint("it would read what was there before it waited: use READ COMMITTED"));
     }
     loop {
         let make = sqlx::query(AssertSqlSafe(schema.fill(MAKE))).bind(name);

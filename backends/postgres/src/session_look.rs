@@ -109,7 +109,8 @@ fn number(row: &PgRow, column: &str) -> Result<u64, Error> {
 /// Who it is, and for how long already.
 fn who(row: &PgRow) -> Result<(ReqId, Owner, Label, Duration), Error> {
     let req: &[u8] = row.try_get("req")?;
-    let req = req.try_into().map_err(|_| Error::Decode("a request's number of odd length".into()))?;
+    let req =
+        req.try_into().map_err(|_| Error::Decode("a request's number of odd length".into()))?;
     let owner = Owner::named(row.try_get::<&str, _>("owner")?).map_err(odd)?;
     let (now, since) = (Micros(number(row, "now")?), Micros(number(row, "since")?));
     let label = Label::new(row.try_get::<&str, _>("label")?);

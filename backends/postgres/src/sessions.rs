@@ -383,7 +383,8 @@ impl SessionStore for Sessions {
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
         let (looks, query, grip) = (Arc::clone(&self.looks), query.clone(), self.grip);
-        let call = call!(self.lane, [looks, query], conn, look::inspect(conn, &looks, grip, &query));
+        let call =
+            call!(self.lane, [looks, query], conn, look::inspect(conn, &looks, grip, &query));
         call.await.map_err(|e| e.during("inspect").store(&self.site))
     }
 
@@ -396,17 +397,16 @@ impl SessionStore for Sessions {
         let told = self.told("force", lock);
         if how == Force::Revoke {
             return Err(told(
-                Error::new(Kind::Unsupported, "a session's lock can only be ended with the session")
-                    .with_hint("break it at once (--now), which ends the holder's session"),
+                Error::new(
+                    Kind::Unsupported,
+                    "a session's lock can only be ended with the session",
+                )
+                .with_hint("break it at once (--now), which ends the holder's session"),
             ));
         }
         let (looks, name, grip) = (Arc::clone(&self.looks), lock.clone(), self.grip);
-        let call = call!(
-            self.lane,
-            [looks, name],
-            conn,
-            look::force(conn, &looks, grip, &name, token)
-        );
+        let call =
+            call!(self.lane, [looks, name], conn, look::force(conn, &looks, grip, &name, token));
         match call.await {
             Ok(true) => Ok(Forced::Done),
             Ok(false) => Ok(Forced::NoMatch),

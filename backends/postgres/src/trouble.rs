@@ -64,9 +64,7 @@ fn broken() -> Error {
 pub(crate) fn ends_session(e: &sqlx::Error) -> bool {
     let code = e.as_database_error().and_then(|e| e.code());
     // 25P03: it was silent in a transaction for too long.
-    code.is_some_and(|code| {
-        code.starts_with("57P") || code.starts_with("08") || code == "25P03"
-    })
+    code.is_some_and(|code| code.starts_with("57P") || code.starts_with("08") || code == "25P03")
 }
 
 /// What an answer of the server means; nothing when it is no answer.
