@@ -96,7 +96,7 @@ const RESTED: &str = "set_config('lock_timeout', '0', false), \
 /// The statements, for one schema.
 pub(crate) struct Say {
     begin: Arc<str>,
-    try_advisory: Arc<str>,
+    begin_advisory: Arc<str>,
     make_row: Arc<str>,
     try_row: Arc<str>,
     wait_row: Arc<str>,
@@ -112,14 +112,19 @@ pub(crate) struct Say {
 impl Say {
     pub(crate) fn new(schema: &Schema) -> Self {
         let say = |text: &str| Arc::from(schema.fill(text).replace("@RESTED", RESTED));
+        let begin = |take: &str| {
+            format!(
+                "SELECT pg_backend_pid(), pg_try_advisory_lock($1), \
+                set_config('idle_session_timeout', $2, false), \
+                set_config('idle_in_transaction_session_timeout', $2, false), \
+                set_config('lock_timeout', $3, false), {take}"
+            )
+        };
         let row = "SELECT pg_current_xact_id()::text FROM distlock.rowlock \
             WHERE space = $1 AND name = $2 FOR UPDATE";
         Self {
-            begin: say("SELECT pg_backend_pid(), pg_try_advisory_lock($1), \
-                set_config('idle_session_timeout', $2, false), \
-                set_config('idle_in_transaction_session_timeout', $2, false), \
-                set_config('lock_timeout', $3, false)"),
-            try_advisory: say("SELECT pg_try_advisory_lock($1)"),
+            begin: say(&begin("NULL::boolean")),
+            begin_advisory: say(&begin("pg_try_advisory_lock($4)")),
             make_row: say(
                 "INSERT INTO distlock.rowlock (space, name) SELECT $1, $2 WHERE NOT EXISTS \
                 (SELECT FROM distlock.rowlock WHERE space = $1 AND name = $2) \
@@ -177,32 +182,36 @@ pub(crate) fn fatal(e: Error) -> Trouble {
     Trouble { error: if ended { error.not_applied() } else { error.unknown() }, broken: true }
 }
 
-/// Makes a session that of a request; says its number.
-pub(crate) async fn begin(conn: &mut PgConnection, say: &Say, wish: &Wish) -> Result<i32, Error> {
-    let query = sqlx::query(AssertSqlSafe(say.begin.clone()))
+/// What a session has: for a row, the transaction that holds it.
+pub(crate) type Has = Option<Arc<str>>;
+
+/// Makes a session that of a request, and takes the lock if that can be said in the same breath;
+/// says the session's number.
+pub(crate) async fn begin(
+    conn: &mut PgConnection,
+    say: &Say,
+    wish: &Wish,
+) -> Result<(i32, Has), Error> {
+    let advisory = wish.grip == Grip::Advisory;
+    let text = if advisory { &say.begin_advisory } else { &say.begin };
+    let mut query = sqlx::query(AssertSqlSafe(text.clone()))
         .bind(wish.sign)
         .bind(&wish.idle.0)
         .bind(millis(TRY));
+    if advisory {
+        query = query.bind(wish.key);
+    }
     let row = query.fetch_one(conn).await?;
     if !row.try_get::<bool, _>(1)? {
         return Err(Error::Protocol("two requests of one number".into()));
     }
-    row.try_get(0)
+    let taken = row.try_get::<Option<bool>, _>(5)? == Some(true);
+    Ok((row.try_get(0)?, taken.then(|| "".into())))
 }
 
-/// What a session has: for a row, the transaction that holds it.
-pub(crate) type Has = Option<Arc<str>>;
-
-/// Takes the lock if it is free; `None` when it is not.
-pub(crate) async fn attempt(conn: &mut PgConnection, say: &Say, wish: &Wish) -> Result<Has, Error> {
-    match wish.grip {
-        Grip::Advisory => {
-            let query = sqlx::query_scalar(AssertSqlSafe(say.try_advisory.clone())).bind(wish.key);
-            let got: bool = query.fetch_one(conn).await?;
-            Ok(got.then(|| "".into()))
-        }
-        Grip::RowLock => row(conn, say, &say.try_row, wish).await,
-    }
+/// Takes the row if it is free; `None` when it is not.
+pub(crate) async fn try_row(conn: &mut PgConnection, say: &Say, wish: &Wish) -> Result<Has, Error> {
+    row(conn, say, &say.try_row, wish).await
 }
 
 /// Waits for the lock in the server's own line, for at most so long; `None` when that was in vain.

@@ -158,14 +158,14 @@ impl Sessions {
         move |e| e.during(what).lock(lock).store(&self.site)
     }
 
-    /// A connection that is this request's, and its number.
-    async fn begin(&self, wish: &Arc<Wish>) -> Result<(Seat<PgConnection>, i32), Error> {
+    /// A connection that is this request's, its number, and the lock if it was had at once.
+    async fn begin(&self, wish: &Arc<Wish>) -> Result<(Seat<PgConnection>, i32, Has), Error> {
         let say = &self.say;
         for fresh in [false, true] {
             let seat = self.seats.take(fresh).await?;
             let begun = on!(seat, self.timeout, [say, wish], conn, grip::begin(conn, &say, &wish));
             match begun.await {
-                Ok(pid) => return Ok((seat, pid)),
+                Ok((pid, has)) => return Ok((seat, pid, has)),
                 // The server ended it while it rested.
                 Err(_) if seat.is_reused() && seat.is_broken() && !fresh => {}
                 Err(e) => return Err(e),
@@ -318,13 +318,19 @@ impl SessionStore for Sessions {
             Patience::Forever => BootInstant::FAR,
         };
         let wish = Arc::new(Wish::new(self.grip, &self.schema, ask, self.timeout));
-        let (seat, pid) = self.begin(&wish).await.map_err(&told)?;
+        let (seat, pid, taken) = self.begin(&wish).await.map_err(&told)?;
         let (lane, looks) = (Arc::clone(&self.lane), Arc::clone(&self.looks));
         let mut undo = Undo { lane, looks, sign: wish.sign, pid, armed: true };
         let say = &self.say;
-        let tried =
-            on!(seat, self.timeout, [say, wish], conn, grip::attempt(conn, &say, &wish)).await;
-        let has = match tried.map_err(&told)? {
+        let taken = match taken {
+            None if self.grip == Grip::RowLock => {
+                on!(seat, self.timeout, [say, wish], conn, grip::try_row(conn, &say, &wish))
+                    .await
+                    .map_err(&told)?
+            }
+            taken => taken,
+        };
+        let has = match taken {
             Some(has) => Ok(has),
             None if self.clock.now() < until => {
                 self.wait(&seat, &wish, until, seen).await.map_err(&told)?

@@ -8,7 +8,9 @@ use distlock_sql::Trouble;
 /// An error of a statement that was sent.
 pub(crate) fn trouble(e: sqlx::Error) -> Trouble {
     match answered(&e) {
-        Some(error) if ends_session(&e) => Trouble::broken(error.because(e)),
+        Some(error) if ends_session(&e) || matches!(e, sqlx::Error::Protocol(_)) => {
+            Trouble::broken(error.because(e))
+        }
         Some(error) => Trouble::answered(error.because(e)),
         None => Trouble::broken(broken().because(e)),
     }
@@ -71,6 +73,11 @@ pub(crate) fn ends_session(e: &sqlx::Error) -> bool {
 fn answered(e: &sqlx::Error) -> Option<Error> {
     let db = match e {
         sqlx::Error::Database(db) => db,
+        // Meant for a connection that listens: a pooler gave it to this one.
+        sqlx::Error::Protocol(why) if why.contains("NotificationResponse") => {
+            let what = "what is told to another connection arrives at this one";
+            return Some(Error::new(Kind::Refused, what).with_hint(POOLED));
+        }
         // The server's answer is not what we understand: it may have done what was asked.
         sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound => {
             let hint = "another program's tables? give ?schema= another name";

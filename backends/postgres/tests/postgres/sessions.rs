@@ -174,9 +174,15 @@ fn s35() {
             let server = Postgres::new().start().await.unwrap();
             let (locks, other) = (client(&server, query).await, client(&server, query).await);
             let held = take_for(&locks, "a", ms(6000)).await;
-            let lock = other.lock("a").ttl(LONG);
+            let lock = other.lock("a").ttl(LONG).label("the next");
             let waiting = task(async move { lock.acquire().await });
             line_of(&other, "a", 1).await;
+            let shown = other.show("a").await.unwrap().unwrap();
+            assert_eq!(shown.holds[0].holder.token, held.token());
+            assert_eq!(shown.waiters[0].label.as_str(), "the next");
+            // Committed, whatever becomes of the session.
+            let token = sql(&server, "SELECT token FROM distlock.held").await;
+            assert_eq!(token, held.token().to_string());
             end_holder(&server).await;
             // The next one has it at once, with a higher token, though the other was rolled back.
             let next = soon("its turn", waiting).await.unwrap().unwrap();
