@@ -31,6 +31,20 @@ impl Door {
         Self { to, setup }
     }
 
+    /// Connections that a lock is tied to. Statements there may wait for as long as the caller does;
+    /// a client that is gone is noticed within seconds, also while its statement waits.
+    pub(crate) fn of_sessions(to: PgConnectOptions) -> Self {
+        let setup = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+             SET statement_timeout = 0; SET tcp_keepalives_idle = 5; \
+             SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
+             SET tcp_user_timeout = 10000; \
+             SELECT set_config('synchronous_commit', 'on', false) \
+               WHERE current_setting('synchronous_commit') = 'off'; \
+             DO $$ BEGIN PERFORM set_config('client_connection_check_interval', '1s', false); \
+               EXCEPTION WHEN OTHERS THEN NULL; END $$"; // not on every system
+        Self { to, setup: setup.to_owned() }
+    }
+
     /// One ready for use.
     ///
     /// # Errors

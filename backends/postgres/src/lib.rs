@@ -1,5 +1,5 @@
-//! The PostgreSQL stores of distlock: a lock row with a fair line and pushed hand-over, and the
-//! same state in one row by version.
+//! The PostgreSQL stores of distlock: a lock row with a fair line and pushed hand-over, the same
+//! state in one row by version, and locks that a session of the server holds.
 
 mod address;
 mod call;
@@ -7,6 +7,7 @@ mod call;
 mod differential;
 mod door;
 mod ear;
+mod grip;
 mod install;
 mod look;
 mod message;
@@ -14,6 +15,9 @@ mod moves;
 mod open;
 mod options;
 mod promises;
+mod row_lock;
+mod session_look;
+mod sessions;
 mod statements;
 mod store;
 mod trouble;
@@ -22,5 +26,6 @@ mod version;
 pub use open::{SCHEMES, open};
 pub use options::{Algorithm, PostgresOptions};
 pub use promises::capability;
+pub use row_lock::with_row_lock;
 pub use statements::schema;
 pub use store::Postgres;

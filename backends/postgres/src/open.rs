@@ -10,8 +10,10 @@ use distlock_sql::{Lane, Trouble, Versioned};
 
 use crate::address;
 use crate::door::Door;
+use crate::grip::Grip;
 use crate::install;
 use crate::options::{Algorithm, PostgresOptions};
+use crate::sessions::Sessions;
 use crate::statements::{Schema, Statements};
 use crate::store::Postgres;
 use crate::trouble::trouble;
@@ -41,7 +43,7 @@ pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
     let door = Arc::new(Door::new(to, options.timeout));
     let connections = match options.algorithm {
         Algorithm::Version => version::CONNECTIONS,
-        Algorithm::Queue => 1,
+        Algorithm::Queue | Algorithm::Advisory | Algorithm::RowLock => 1,
     };
     let front = Lane::new(door.clone(), Clock::system(), options.timeout, connections);
     prepare(&front, schema.clone()).await.map_err(|e| e.during("connect").store(&site))?;
@@ -53,6 +55,11 @@ pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
         Algorithm::Version => {
             let states = States::new(front, site, &options, &schema);
             Ok(Arc::new(Leased::new(Versioned::new(states)?)))
+        }
+        Algorithm::Advisory | Algorithm::RowLock => {
+            let advisory = options.algorithm == Algorithm::Advisory;
+            let grip = if advisory { Grip::Advisory } else { Grip::RowLock };
+            Ok(Sessions::at(door, site, &options, schema, grip, front).await?.into_backend())
         }
     }
 }

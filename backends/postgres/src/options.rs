@@ -13,11 +13,15 @@ pub enum Algorithm {
     Queue,
     /// The whole state in one row, changed by compare-and-set on its version.
     Version,
+    /// A session of the server's own holds an advisory lock.
+    Advisory,
+    /// A transaction that stays open holds a row.
+    RowLock,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Queue, Self::Version];
+    pub const ALL: [Self; 4] = [Self::Queue, Self::Version, Self::Advisory, Self::RowLock];
 
     /// The word used in URLs.
     #[must_use]
@@ -25,6 +29,8 @@ impl Algorithm {
         match self {
             Self::Queue => "queue",
             Self::Version => "version",
+            Self::Advisory => "advisory",
+            Self::RowLock => "row-lock",
         }
     }
 }
@@ -36,6 +42,7 @@ pub struct PostgresOptions {
     pub(crate) schema: String,
     pub(crate) timeout: Duration,
     pub(crate) drift_percent: u8,
+    pub(crate) sessions: u16,
 }
 
 impl Default for PostgresOptions {
@@ -45,13 +52,15 @@ impl Default for PostgresOptions {
             schema: "distlock".to_owned(),
             timeout: Duration::from_secs(5),
             drift_percent: 10,
+            sessions: 32,
         }
     }
 }
 
 impl PostgresOptions {
     /// The keys a URL may have.
-    pub(crate) const KEYS: [&'static str; 4] = ["algorithm", "schema", "timeout", "drift"];
+    pub(crate) const KEYS: [&'static str; 5] =
+        ["algorithm", "schema", "timeout", "drift", "sessions"];
 
     /// The defaults: the fair line, in the schema `distlock`, calls of at most 5 s.
     #[must_use]
@@ -87,6 +96,14 @@ impl PostgresOptions {
         self
     }
 
+    /// How many connections the advisory and row locks of a process may use: one for each that is
+    /// held or waited for.
+    #[must_use]
+    pub fn sessions(mut self, most: u16) -> Self {
+        self.sessions = most.max(1);
+        self
+    }
+
     /// Takes its keys out of a URL's query.
     ///
     /// # Errors
@@ -95,7 +112,7 @@ impl PostgresOptions {
         let mut options = Self::default();
         if let Some(word) = url.take("algorithm") {
             let known = Algorithm::ALL.into_iter().find(|a| a.word() == word);
-            let hint = "queue (the default) or version";
+            let hint = "queue (the default), version, advisory or row-lock";
             options.algorithm = known.ok_or_else(|| cannot_be("algorithm", &word, hint))?;
         }
         if let Some(schema) = url.take("schema") {
@@ -113,6 +130,10 @@ impl PostgresOptions {
             let percent = text.parse().ok().filter(|n| *n <= 50);
             let hint = "percent of a TTL, 0 to 50";
             options.drift_percent = percent.ok_or_else(|| cannot_be("drift", &text, hint))?;
+        }
+        if let Some(text) = url.take("sessions") {
+            let most = text.parse().ok().filter(|n| *n > 0);
+            options.sessions = most.ok_or_else(|| cannot_be("sessions", &text, "1 to 65535"))?;
         }
         Ok(options)
     }

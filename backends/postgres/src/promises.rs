@@ -25,6 +25,19 @@ const RACES: &str = "Every move is a race on one row, and a process whose waiter
                      that only look like PostgreSQL.";
 const VERSION_CONNECTIONS: &str = "Two connections a process, however many locks.";
 
+const SESSIONS: &str = "Each lock that is held or waited for is a connection of its own: at most \
+                        ?sessions= a process (32), one more is refused; and one for everything \
+                        else.";
+const COLLISION: &str = "A lock is a 64-bit number made of its name: two names of the same number \
+                         would exclude each other, which is safe, and rarer than a broken disk.";
+const LONG: &str = "A held lock is an open transaction: a long hold keeps the server from clearing \
+                    away old rows.";
+const SILENT: &str = "The server ends a session that is silent for the TTL, and with it the lock; \
+                      from version 14 on.";
+const SESSION_FAILOVER: &str = "A standby that takes over knows of no session: for up to a TTL the \
+                                holder at the old primary may believe in its lock, and tokens go on \
+                                rising only if the standby had the latest, or its clock is right.";
+
 /// What a store promises under these options.
 #[must_use]
 pub fn capability(options: &PostgresOptions) -> Capability {
@@ -39,29 +52,43 @@ pub fn capability(options: &PostgresOptions) -> Capability {
             "postgres://HOST/DATABASE?algorithm=version",
             &[CLOCK, FAILOVER, RETENTION, RACES, VERSION_CONNECTIONS],
         ),
+        Algorithm::Advisory => (
+            "postgres (advisory)",
+            "postgres://HOST/DATABASE?algorithm=advisory",
+            &[SILENT, SESSIONS, COLLISION, SESSION_FAILOVER, RETENTION, POOLER],
+        ),
+        Algorithm::RowLock => (
+            "postgres (row-lock)",
+            "postgres://HOST/DATABASE?algorithm=row-lock",
+            &[SILENT, SESSIONS, LONG, SESSION_FAILOVER, RETENTION, POOLER],
+        ),
     };
+    let lease = matches!(options.algorithm, Algorithm::Queue | Algorithm::Version);
     Capability {
         store,
         url,
         scope: "hosts that reach the database",
-        family: Family::Lease,
+        family: if lease { Family::Lease } else { Family::Session },
         fence: Fence::Durable,
         expiry: Expiry::Ttl,
         ttl_min: Ttl::MIN.get(),
         ttl_max: Ttl::MAX.get(),
         ttl_step: Duration::from_millis(1),
-        restart: Survives::Yes,
+        restart: if lease { Survives::Yes } else { Survives::Ends },
         failover: Survives::TwoHolders,
         partition: Survives::Ends,
-        order: Order::Fifo,
-        reentry: Reentry::Anywhere,
-        shared: true,
-        permits: true,
-        detach: true,
-        force: true,
-        lock_delay: true,
+        order: match options.algorithm {
+            Algorithm::RowLock => Order::None,
+            _ => Order::Fifo,
+        },
+        reentry: if lease { Reentry::Anywhere } else { Reentry::Client },
+        shared: lease,
+        permits: lease,
+        detach: lease,
+        force: lease,
+        lock_delay: lease,
         wake: match options.algorithm {
-            Algorithm::Queue => WakeUp::Push,
+            Algorithm::Queue | Algorithm::Advisory | Algorithm::RowLock => WakeUp::Push,
             Algorithm::Version => WakeUp::Poll,
         },
         drift_percent: options.drift_percent,

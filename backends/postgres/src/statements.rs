@@ -10,10 +10,15 @@ use distlock_core::{Error, Kind};
 /// The layout of the tables this build reads and writes.
 pub(crate) const TABLES: i32 = 1;
 /// The revision of the functions this build brings along.
-pub(crate) const CODE: i32 = 1;
+pub(crate) const CODE: i32 = 2;
 
 const LAYOUT: &str = include_str!("../sql/tables.sql");
-const FUNCTIONS: [&str; 2] = [include_str!("../sql/rules.sql"), include_str!("../sql/moves.sql")];
+/// What may be run over what is there already: functions, and tables that came later.
+const FUNCTIONS: [&str; 3] = [
+    include_str!("../sql/rules.sql"),
+    include_str!("../sql/moves.sql"),
+    include_str!("../sql/sessions.sql"),
+];
 const LOOK: &str = include_str!("../sql/look.sql");
 
 /// The longest identifier that the server does not cut.

@@ -8,7 +8,9 @@ use distlock_sql::Trouble;
 /// An error of a statement that was sent.
 pub(crate) fn trouble(e: sqlx::Error) -> Trouble {
     match answered(&e) {
-        Some(error) if ends_session(&e) => Trouble::broken(error.because(e)),
+        Some(error) if ends_session(&e) || matches!(e, sqlx::Error::Protocol(_)) => {
+            Trouble::broken(error.because(e))
+        }
         Some(error) => Trouble::answered(error.because(e)),
         None => Trouble::broken(broken().because(e)),
     }
@@ -61,15 +63,21 @@ fn broken() -> Error {
 }
 
 /// Whether the server ended the session with this answer.
-fn ends_session(e: &sqlx::Error) -> bool {
+pub(crate) fn ends_session(e: &sqlx::Error) -> bool {
     let code = e.as_database_error().and_then(|e| e.code());
-    code.is_some_and(|code| code.starts_with("57P") || code.starts_with("08"))
+    // 25P03: it was silent in a transaction for too long.
+    code.is_some_and(|code| code.starts_with("57P") || code.starts_with("08") || code == "25P03")
 }
 
 /// What an answer of the server means; nothing when it is no answer.
 fn answered(e: &sqlx::Error) -> Option<Error> {
     let db = match e {
         sqlx::Error::Database(db) => db,
+        // Meant for a connection that listens: a pooler gave it to this one.
+        sqlx::Error::Protocol(why) if why.contains("NotificationResponse") => {
+            let what = "what is told to another connection arrives at this one";
+            return Some(Error::new(Kind::Refused, what).with_hint(POOLED));
+        }
         // The server's answer is not what we understand: it may have done what was asked.
         sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound => {
             let hint = "another program's tables? give ?schema= another name";
@@ -101,7 +109,7 @@ fn answered(e: &sqlx::Error) -> Option<Error> {
             .with_hint("it may be a standby: name the primary"),
         "53300" => Error::new(Kind::Unreachable, "the database has as many connections as it takes")
             .with_hint("raise max_connections, or end idle ones; each process of distlock takes three"),
-        "57P01" | "57P02" => Error::new(Kind::Unreachable, "the server ended the connection")
+        "57P01" | "57P02" | "57P05" | "25P03" => Error::new(Kind::Unreachable, "the server ended the connection")
             .with_hint("the same call may be repeated"),
         "57P03" => Error::new(Kind::Unreachable, "the database is starting up or shutting down")
             .with_hint("the same call may be repeated"),

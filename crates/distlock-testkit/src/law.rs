@@ -51,6 +51,13 @@ impl Traits {
         self.expires() && self.capability.family != Family::Session
     }
 
+    /// Whether each request, held or waiting, is a connection of its own: a crowd is then refused,
+    /// and one that goes away is noticed at once.
+    #[must_use]
+    pub fn connection_each(&self) -> bool {
+        self.expires() && self.capability.family == Family::Session
+    }
+
     /// Whether a silent holder's lock ends by its TTL.
     #[must_use]
     pub fn expires(&self) -> bool {

@@ -101,8 +101,10 @@ fn one_process() -> Vec<Law> {
         law!(replay::a_cancelled_request_never_comes_back),
         law!(replay::only_the_holder_releases),
         law!(replay::renewing_never_brings_back).when(|t| t.leases()),
-        law!(replay::an_unheard_waiter_is_dropped).when(|t| t.line() && t.expires()),
-        law!(crowd::a_thousand_waiters_cost_little).when(|t| t.calls_up()).alone(),
+        law!(replay::an_unheard_waiter_is_dropped).when(|t| t.line() && t.leases()),
+        law!(crowd::a_thousand_waiters_cost_little)
+            .when(|t| t.calls_up() && !t.connection_each())
+            .alone(),
         law!(crowd::s42_ten_thousand_names_leave_nothing).alone(),
     ]
 }

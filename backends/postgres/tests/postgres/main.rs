@@ -6,8 +6,10 @@
 mod child;
 mod crash;
 mod errors;
+mod in_transaction;
 mod kit;
 mod replies;
+mod sessions;
 mod tables;
 mod wake;
 mod walltime;
@@ -27,7 +29,9 @@ fn main() {
     for part in [
         crash::TRIALS,
         errors::TRIALS,
+        in_transaction::TRIALS,
         replies::TRIALS,
+        sessions::TRIALS,
         tables::TRIALS,
         wake::TRIALS,
         walltime::TRIALS,
