@@ -240,11 +240,7 @@ impl<R: Rows> Desk<R> {
         }
     }
 
-    async fn write(
-        &mut self,
-        writes: Vec<Write>,
-        played: Vec<(Vec<Pending>, Vec<Reply>, Vec<Effects>, LockState)>,
-    ) {
+    async fn write(&mut self, writes: Vec<Write>, played: Vec<Turned>) {
         let fresh: Vec<bool> = writes.iter().map(|w| w.was.is_none()).collect();
         let won = match self.rows.write(writes).await {
             Ok(won) => won,
@@ -369,6 +365,9 @@ impl<R: Rows> Desk<R> {
 fn is_claimed(hold: &Hold) -> bool {
     matches!(hold.phase, Phase::Claimed { .. })
 }
+
+/// Moves of one lock, what they come to, whom to tell, and the state they leave.
+type Turned = (Vec<Pending>, Vec<Reply>, Vec<Effects>, LockState);
 
 /// What a lock's moves come to.
 struct Played {
