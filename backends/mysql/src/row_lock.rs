@@ -33,11 +33,14 @@ use crate::promises::capability;
 use crate::schema::Tables;
 use crate::sql::{NOW, at, hex, micros, number, run};
 use crate::tokens;
-use crate::trouble::{LOCK_WAIT, calling, number as code};
+use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, number as code};
 
 /// One statement waits for the row at most this long, so that a caller who gave up is not granted
 /// the lock much later.
 const SLICE: Duration = Duration::from_secs(1);
+
+/// Between two tries within the last second of somebody's patience.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Row locks of a MySQL or MariaDB server that answered.
 pub struct RowLock {
@@ -152,14 +155,22 @@ impl RowLock {
         );
         let locked = session.tied.call(self.timeout + SLICE, move |conn| {
             Box::pin(async move {
-                match run(conn, sql).await {
-                    Ok(given) => Ok(given.last().is_some_and(|g| !g.rows.is_empty())),
-                    // Refused, which leaves the transaction open; 3572 is NOWAIT's on MySQL.
-                    Err(e) if matches!(code(&e), Some(LOCK_WAIT | 3572)) => {
-                        run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
-                        Ok(false)
+                loop {
+                    match run(conn, sql.clone()).await {
+                        Ok(given) if given.last().is_some_and(|g| !g.rows.is_empty()) => {
+                            return Ok(true);
+                        }
+                        // It was there a moment ago.
+                        Ok(_) => {}
+                        // Whoever made the row first undid it, and two who waited for that make it.
+                        Err(e) if code(&e) == Some(DEADLOCK) => {}
+                        // Refused, which leaves the transaction open; 3572 is NOWAIT's on MySQL.
+                        Err(e) if matches!(code(&e), Some(LOCK_WAIT | 3572)) => {
+                            run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
+                            return Ok(false);
+                        }
+                        Err(e) => return Err(calling(e)),
                     }
-                    Err(e) => Err(calling(e)),
                 }
             })
         });
@@ -262,13 +273,18 @@ impl SessionStore for RowLock {
         let (mut session, id) = self.session(ask).await.map_err(&told)?;
         let mut last = Standing::default();
         loop {
-            let wait = self.clock.now() < until;
+            let left = until.since(self.clock.now());
+            // A statement waits for whole seconds; what is left of a second is waited for here.
+            let wait = left >= SLICE;
             if self.try_row(&session, wait).await.map_err(&told)? {
                 break;
             }
             let standing = self.standing(&ask.lock).await;
-            if !wait {
+            if left.is_zero() {
                 return Ok(Locked::Busy(standing));
+            }
+            if !wait {
+                self.clock.sleep(left.min(PAUSE)).await;
             }
             if standing.holder.as_ref().map(|h| h.token) != last.holder.as_ref().map(|h| h.token) {
                 seen(&standing);
@@ -416,7 +432,8 @@ impl End {
 ///
 /// # Errors
 /// [`Kind::Usage`] for a name that cannot be; transient when somebody else has it for longer than
-/// the session's `innodb_lock_wait_timeout`: roll back and try again.
+/// the session's `innodb_lock_wait_timeout`, or when the very first transaction that uses a name is
+/// rolled back while two others wait for it (1213): roll back and try again.
 ///
 /// # Cancel safety
 /// As any statement of a transaction: roll it back.
