@@ -249,6 +249,8 @@ impl<R: Rows> Desk<R> {
         let won = match self.rows.write(writes).await {
             Ok(won) => won,
             Err(e) => {
+                // Each is written for itself: some may be, whatever became of the last.
+                let e = if played.len() > 1 { e.unknown() } else { e };
                 for p in played.into_iter().flat_map(|(moves, ..)| moves) {
                     self.answer(&p, Err(e.clone()));
                 }
