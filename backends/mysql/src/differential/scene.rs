@@ -82,7 +82,7 @@ impl Scene {
             }
             Op::Renew { req, ttl } => {
                 let due = [(lock.clone(), *req, *ttl)];
-                self.fast.renew(conn, &due).await.unwrap().remove(0)
+                self.fast.renew(conn, &due).await.unwrap().remove(0).unwrap()
             }
             _ => None,
         };
