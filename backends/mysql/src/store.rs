@@ -330,7 +330,7 @@ impl LeaseStore for Mysql {
                 renewals.push(answer::renewed(reply));
             }
         }
-        self.inner.sweep.step(&self.inner.back, &self.inner.ledger, &self.clock);
+        self.inner.sweep.step(&self.inner.back, &self.inner.ledger.tables, &self.clock);
         renewals
     }
 
@@ -343,7 +343,7 @@ impl LeaseStore for Mysql {
             Box::pin(async move { fast.release(conn, &mine).await })
         });
         let freed = freed.await.map_err(self.told("release", &key.lock))?;
-        inner.sweep.step(&inner.back, &inner.ledger, &self.clock);
+        inner.sweep.step(&inner.back, &inner.ledger.tables, &self.clock);
         if freed {
             return Ok(Released::Released);
         }
