@@ -74,6 +74,11 @@ pub(crate) fn ring((session, counts): (&str, bool)) -> String {
     format!("KILL QUERY IF(IS_USED_LOCK('{life}') IS NULL, 0, IS_USED_LOCK('{bell}'))")
 }
 
+/// Ends a process's doorbell.
+pub(crate) fn unhang(session: &str) -> String {
+    format!("KILL CONNECTION IS_USED_LOCK('{}')", bell_sign(session))
+}
+
 /// What other processes are to be told.
 #[derive(Default)]
 pub(crate) struct News(Vec<(u8, ReqId, String)>);
@@ -208,8 +213,9 @@ impl Bell {
         *self.0.state.borrow() == State::Listening
     }
 
-    pub(crate) fn close(&self) {
-        self.0.state.send_replace(State::Closed);
+    /// Says whether there was one.
+    pub(crate) fn close(&self) -> bool {
+        self.0.state.send_replace(State::Closed) == State::Listening
     }
 }
 

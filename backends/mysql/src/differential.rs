@@ -13,7 +13,8 @@ use distlock_testkit::differential;
 use scene::{START, Scene};
 
 use crate::record::rules;
-use crate::sweep::sweep;
+use crate::sql::run;
+use crate::sweep::{sweep, sweep_rows};
 
 #[test]
 fn the_tables_answer_as_the_specification_does() {
@@ -121,4 +122,28 @@ async fn what_was_swept_comes_back_above_its_tokens() {
     scene.at(START - 3_600_000_000 + 599_000_000).await;
     sweep(&mut scene.conn, &tables, Duration::ZERO).await.unwrap();
     assert_eq!(scene.state(&name).await.holds.len(), 1);
+}
+
+/// Rows of row locks are forgotten an hour after their last use, but not one that somebody has.
+#[tokio::test]
+async fn row_locks_are_forgotten_unless_somebody_has_them() {
+    let mut scene = Scene::new().await;
+    let (tables, hour) = (scene.tables(), Duration::from_secs(3600));
+    scene.at(START).await;
+    let dead = claim(1, Mode::Exclusive);
+    crate::tokens::next(&mut scene.conn, &tables, &name(), &dead, 0).await.unwrap();
+    for name in ["had", "idle"] {
+        crate::with_row_lock(&mut scene.conn, "distlock_", name).await.unwrap();
+    }
+    let mut other = scene.other().await;
+    let keep = "START TRANSACTION; \
+                SELECT used FROM distlock_row WHERE space = '' AND name = 'had' FOR UPDATE";
+    run(&mut other, keep.to_owned()).await.unwrap();
+    for (after, rows, held) in [(3_000_000_000, 2, 1), (3_700_000_000, 1, 0)] {
+        scene.at(START + after).await;
+        sweep_rows(&mut scene.conn, &tables, hour).await.unwrap();
+        let count = "SELECT name FROM distlock_row; SELECT name FROM distlock_held";
+        let given = scene.sql(count.to_owned()).await;
+        assert_eq!((given[0].rows.len(), given[1].rows.len()), (rows, held), "after {after}");
+    }
 }

@@ -11,7 +11,7 @@ use crate::trouble::{calling, opening};
 /// What every connection is set to. The rules of a transaction are ours whatever the server's are;
 /// `sql_mode` is set because it can change what an UPDATE means (MariaDB's
 /// `SIMULTANEOUS_ASSIGNMENT`) and whether a value too long is an error.
-const SETTINGS: &str = "SET SESSION autocommit=1, innodb_lock_wait_timeout=3, \
+const SETTINGS: &str = "SET SESSION autocommit=1, \
      group_concat_max_len=16777216, sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; \
      SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
@@ -52,7 +52,10 @@ impl Opens for Door {
 
     async fn open(&self) -> Result<MySqlConnection, Error> {
         let mut conn = self.to.connect().await.map_err(opening)?;
-        run(&mut conn, SETTINGS.to_owned()).await.map_err(opening)?;
+        // What renews for everybody is not kept waiting by one row for long.
+        let wait = if self.sign.is_some() { 1 } else { 3 };
+        let settings = format!("{SETTINGS}; SET SESSION innodb_lock_wait_timeout={wait}");
+        run(&mut conn, settings).await.map_err(opening)?;
         if let Some(sign) = &self.sign {
             Self::take(&mut conn, sign).await?;
         }

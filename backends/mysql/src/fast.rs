@@ -19,7 +19,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection};
 use crate::record::{RELEASED, rules};
 use crate::schema::Tables;
 use crate::sql::{NOW, at, hex, run_far};
-use crate::trouble::calling;
+use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, number};
 
 /// The statements, for one set of tables.
 pub(crate) struct Fast {
@@ -100,12 +100,13 @@ impl Fast {
     }
 
     /// Renews holds in one round trip, each in a transaction of its own, so that no two rows are
-    /// ever locked at once; `None` for those that are not the usual case.
+    /// ever locked at once; `None` for those that are not the usual case. A row that somebody keeps
+    /// locked is that hold's trouble alone.
     pub(crate) async fn renew(
         &self,
         conn: &mut MySqlConnection,
         due: &[(FullName, ReqId, Duration)],
-    ) -> Result<Vec<Option<Reply>>, Trouble> {
+    ) -> Result<Vec<Result<Option<Reply>, Error>>, Trouble> {
         let table = &self.table;
         let one = |(lock, req, ttl): &(FullName, ReqId, Duration)| {
             format!(
@@ -117,18 +118,26 @@ impl Fast {
                 hex(req.as_bytes())
             )
         };
-        let sql = due.iter().map(one).collect::<Vec<_>>().join(";");
-        let (given, failed) = run_far(conn, sql).await;
-        if let Some(e) = failed {
-            return Err(calling(e));
-        }
         let read = |done: &MySqlQueryResult| {
             (done.rows_affected() > 0).then(|| Reply::Renewed {
                 remaining: Duration::from_micros(done.last_insert_id()),
                 waiters: 0,
             })
         };
-        Ok(given.iter().map(|g| read(&g.done)).collect())
+        let sql: Vec<String> = due.iter().map(one).collect();
+        let mut renewed = Vec::with_capacity(sql.len());
+        while renewed.len() < sql.len() {
+            let (given, failed) = run_far(conn, sql[renewed.len()..].join(";")).await;
+            renewed.extend(given.iter().map(|g| Ok(read(&g.done))));
+            match failed {
+                None => break,
+                Some(e) if matches!(number(&e), Some(DEADLOCK | LOCK_WAIT)) => {
+                    renewed.push(Err(calling(e).error));
+                }
+                Some(e) => return Err(calling(e)),
+            }
+        }
+        Ok(renewed)
     }
 }
 

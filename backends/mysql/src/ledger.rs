@@ -81,8 +81,9 @@ impl Ledger {
         }
     }
 
-    /// Undoes a transaction that did not come about. What failed as a whole to break a deadlock, or
-    /// was refused for a row that somebody else has, may be made again: nothing of it happened.
+    /// Undoes a transaction that did not come about. What failed as a whole to break a deadlock is
+    /// made again. What was refused for a row that somebody else keeps is not: other locks' moves
+    /// wait for this connection, and the caller is told that nothing happened.
     pub(crate) async fn undo(
         &self,
         conn: &mut MySqlConnection,
@@ -96,14 +97,15 @@ impl Ledger {
                 }
                 Err(trouble)
             }
-            Fault::Again(n) => {
-                let count = match n {
-                    DEADLOCK => &self.collisions.deadlocks,
-                    _ => &self.collisions.lock_waits,
-                };
-                count.fetch_add(1, Ordering::Relaxed);
+            Fault::Deadlock => {
+                self.collisions.deadlocks.fetch_add(1, Ordering::Relaxed);
                 run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
                 Ok(())
+            }
+            Fault::LockWait(trouble) => {
+                self.collisions.lock_waits.fetch_add(1, Ordering::Relaxed);
+                run(conn, format!("ROLLBACK; {END}")).await.map_err(calling)?;
+                Err(trouble)
             }
         }
     }
@@ -270,7 +272,9 @@ pub(crate) fn hear_from(state: &mut LockState, op: &Op, via: &str) {
 /// Why a transaction did not come about.
 pub(crate) enum Fault {
     /// It may be made again as it is.
-    Again(u16),
+    Deadlock,
+    /// Somebody else kept a row for too long.
+    LockWait(Trouble),
     Ours(Trouble),
 }
 
@@ -284,7 +288,8 @@ pub(crate) fn odd() -> Fault {
 impl From<sqlx::Error> for Fault {
     fn from(e: sqlx::Error) -> Self {
         match number(&e) {
-            Some(n @ (DEADLOCK | LOCK_WAIT)) => Self::Again(n),
+            Some(DEADLOCK) => Self::Deadlock,
+            Some(LOCK_WAIT) => Self::LockWait(calling(e)),
             _ => Self::Ours(calling(e)),
         }
     }

@@ -32,12 +32,15 @@ use crate::open::Target;
 use crate::promises::capability;
 use crate::schema::Tables;
 use crate::sql::{NOW, at, hex, micros, number, run};
-use crate::tokens;
-use crate::trouble::{LOCK_WAIT, calling, number as code};
+use crate::trouble::{DEADLOCK, LOCK_WAIT, NOT_NOW, calling, number as code};
+use crate::{sweep, tokens};
 
 /// One statement waits for the row at most this long, so that a caller who gave up is not granted
 /// the lock much later.
 const SLICE: Duration = Duration::from_secs(1);
+
+/// Between two tries within the last second of somebody's patience.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Row locks of a MySQL or MariaDB server that answered.
 pub struct RowLock {
@@ -47,7 +50,8 @@ pub struct RowLock {
     tables: Arc<Tables>,
     door: Arc<Door>,
     /// For tokens, looks and everything else but the locks themselves.
-    lane: Lane<Door>,
+    lane: Arc<Lane<Door>>,
+    sweep: sweep::Pace,
     sessions: Arc<Semaphore>,
     timeout: Duration,
 }
@@ -84,7 +88,8 @@ impl RowLock {
             site,
             tables: Arc::new(tables),
             door: Arc::clone(&door),
-            lane: Lane::new(door, clock.clone(), options.timeout, 1),
+            lane: Arc::new(Lane::new(door, clock.clone(), options.timeout, 1)),
+            sweep: sweep::Pace::default(),
             sessions: Arc::new(Semaphore::new(options.sessions.into())),
             timeout: options.timeout,
             clock,
@@ -146,20 +151,28 @@ impl RowLock {
         let how = if wait { "" } else { " NOWAIT" };
         let sql = format!(
             "SET SESSION innodb_lock_wait_timeout={seconds}; \
-             INSERT IGNORE INTO {row} (space, name) SELECT {space}, {name} FROM DUAL \
+             INSERT IGNORE INTO {row} (space, name, used) SELECT {space}, {name}, {NOW} FROM DUAL \
              WHERE NOT EXISTS (SELECT 1 FROM {row} WHERE {which}); \
-             START TRANSACTION; SELECT uses FROM {row} WHERE {which} FOR UPDATE{how}"
+             START TRANSACTION; SELECT used FROM {row} WHERE {which} FOR UPDATE{how}"
         );
         let locked = session.tied.call(self.timeout + SLICE, move |conn| {
             Box::pin(async move {
-                match run(conn, sql).await {
-                    Ok(given) => Ok(given.last().is_some_and(|g| !g.rows.is_empty())),
-                    // Refused, which leaves the transaction open; 3572 is NOWAIT's on MySQL.
-                    Err(e) if matches!(code(&e), Some(LOCK_WAIT | 3572)) => {
-                        run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
-                        Ok(false)
+                loop {
+                    match run(conn, sql.clone()).await {
+                        Ok(given) if given.last().is_some_and(|g| !g.rows.is_empty()) => {
+                            return Ok(true);
+                        }
+                        // It was there a moment ago.
+                        Ok(_) => {}
+                        // Whoever made the row first undid it, and two who waited for that make it.
+                        Err(e) if code(&e) == Some(DEADLOCK) => {}
+                        // Refused, which leaves the transaction open.
+                        Err(e) if matches!(code(&e), Some(LOCK_WAIT | NOT_NOW)) => {
+                            run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
+                            return Ok(false);
+                        }
+                        Err(e) => return Err(calling(e)),
                     }
-                    Err(e) => Err(calling(e)),
                 }
             })
         });
@@ -262,13 +275,18 @@ impl SessionStore for RowLock {
         let (mut session, id) = self.session(ask).await.map_err(&told)?;
         let mut last = Standing::default();
         loop {
-            let wait = self.clock.now() < until;
+            let left = until.since(self.clock.now());
+            // A statement waits for whole seconds; what is left of a second is waited for here.
+            let wait = left >= SLICE;
             if self.try_row(&session, wait).await.map_err(&told)? {
                 break;
             }
             let standing = self.standing(&ask.lock).await;
-            if !wait {
+            if left.is_zero() {
                 return Ok(Locked::Busy(standing));
+            }
+            if !wait {
+                self.clock.sleep(left.min(PAUSE)).await;
             }
             if standing.holder.as_ref().map(|h| h.token) != last.holder.as_ref().map(|h| h.token) {
                 seen(&standing);
@@ -298,12 +316,15 @@ impl SessionStore for RowLock {
     }
 
     async fn unlock(&self, session: Session) -> Result<Released, Error> {
+        self.sweep.step(&self.lane, &self.tables, &self.clock);
         let end = End {
             sql: format!(
-                "DELETE FROM {} WHERE {} AND req={}; COMMIT",
-                self.tables.held,
-                at(&session.lock),
-                hex(session.req.as_bytes())
+                "UPDATE {row} SET used={NOW} WHERE {at}; \
+                 DELETE FROM {held} WHERE {at} AND req={req}; COMMIT",
+                row = self.tables.row,
+                held = self.tables.held,
+                at = at(&session.lock),
+                req = hex(session.req.as_bytes())
             ),
             door: Arc::clone(&self.door),
             clock: self.clock.clone(),
@@ -416,7 +437,8 @@ impl End {
 ///
 /// # Errors
 /// [`Kind::Usage`] for a name that cannot be; transient when somebody else has it for longer than
-/// the session's `innodb_lock_wait_timeout`: roll back and try again.
+/// the session's `innodb_lock_wait_timeout`, or when the very first transaction that uses a name is
+/// rolled back while two others wait for it (1213): roll back and try again.
 ///
 /// # Cancel safety
 /// As any statement of a transaction: roll it back.
@@ -434,7 +456,8 @@ pub async fn with_row_lock(
     // One statement that takes the row exclusively, there or not: a look first, or INSERT IGNORE,
     // would take a shared lock that two could not both turn into an exclusive one.
     let sql = format!(
-        "INSERT INTO {} (space, name, uses) VALUES (X'', {}, 1) ON DUPLICATE KEY UPDATE uses=uses+1",
+        "INSERT INTO {} (space, name, used) VALUES (X'', {}, {NOW}) \
+         ON DUPLICATE KEY UPDATE used={NOW}",
         Tables::new(prefix).row,
         hex(lock.name.as_str())
     );

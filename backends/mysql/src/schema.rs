@@ -89,7 +89,10 @@ impl Tables {
                      PRIMARY KEY (space, name),\n  KEY idle (idle_from)"
                 ),
             ),
-            table(row, format!("{key} uses {big},\n  PRIMARY KEY (space, name)")),
+            table(
+                row,
+                format!("{key} used {big},\n  PRIMARY KEY (space, name),\n  KEY idle (used)"),
+            ),
             table(
                 held,
                 format!(

@@ -28,12 +28,14 @@ use distlock_core::{Clock, Error, FullName, Kind, LockInfo, ReqId, Store, Token,
 use distlock_sql::Lane;
 use tokio::sync::Semaphore;
 
-use crate::bell::{Bell, life_sign, session, tell};
+use crate::bell::{Bell, life_sign, session, tell, unhang};
 use crate::door::Door;
 use crate::fast::{self, Fast};
 use crate::ledger::{Collisions, Ledger, Played};
 use crate::open::Target;
 use crate::promises::capability;
+use crate::sql::run;
+use crate::trouble::calling;
 use crate::{look, sweep};
 
 /// How many renewals or heartbeats fit one round trip.
@@ -254,7 +256,7 @@ impl LeaseStore for Mysql {
 
     /// Not while there is no doorbell.
     fn calls_up(&self) -> bool {
-        self.inner.called.load(Ordering::Relaxed) && self.inner.bell.is_heard()
+        self.inner.bell.is_heard()
     }
 
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
@@ -318,8 +320,9 @@ impl LeaseStore for Mysql {
             };
             for (d, reply) in some.iter().zip(renewed) {
                 let reply = match reply {
-                    Some(reply) => Ok(reply),
-                    None => {
+                    Err(e) => Err(self.told("renew", &d.key.lock)(e)),
+                    Ok(Some(reply)) => Ok(reply),
+                    Ok(None) => {
                         let op = Op::Renew { req: d.key.req, ttl: d.ttl };
                         self.one("renew", &d.key.lock, op).await
                     }
@@ -327,7 +330,7 @@ impl LeaseStore for Mysql {
                 renewals.push(answer::renewed(reply));
             }
         }
-        self.inner.sweep.step(&self.inner.back, &self.inner.ledger, &self.clock);
+        self.inner.sweep.step(&self.inner.back, &self.inner.ledger.tables, &self.clock);
         renewals
     }
 
@@ -340,7 +343,7 @@ impl LeaseStore for Mysql {
             Box::pin(async move { fast.release(conn, &mine).await })
         });
         let freed = freed.await.map_err(self.told("release", &key.lock))?;
-        inner.sweep.step(&inner.back, &inner.ledger, &self.clock);
+        inner.sweep.step(&inner.back, &inner.ledger.tables, &self.clock);
         if freed {
             return Ok(Released::Released);
         }
@@ -376,7 +379,15 @@ impl LeaseStore for Mysql {
     }
 
     async fn close(&self) {
-        self.inner.bell.close();
+        if self.inner.bell.close() {
+            // Or its connection sleeps on for as long as the server does not miss us.
+            let session = self.inner.ledger.session.clone();
+            let ended = self.inner.front.call(move |conn| {
+                let sql = unhang(&session);
+                Box::pin(async move { run(conn, sql).await.map(drop).map_err(calling) })
+            });
+            let _ = ended.await;
+        }
         self.inner.front.close().await;
         self.inner.back.close().await;
     }

@@ -14,11 +14,10 @@ use distlock_sql::{Lane, Trouble};
 use sqlx::{MySqlConnection, Row};
 
 use crate::door::Door;
-use crate::ledger::Ledger;
 use crate::record::{COLUMNS, Record, rules};
 use crate::schema::Tables;
 use crate::sql::{NOW, hex, micros, number, run};
-use crate::trouble::calling;
+use crate::trouble::{LOCK_WAIT, NOT_NOW, calling, number as code};
 
 /// How long a free lock is remembered, and news that nobody fetched.
 pub(crate) const RETENTION: Duration = Duration::from_secs(3600);
@@ -26,6 +25,8 @@ pub(crate) const RETENTION: Duration = Duration::from_secs(3600);
 const PERIOD: Duration = Duration::from_secs(2);
 /// How many then.
 const STEP: usize = 256;
+/// How many rows of row locks are forgotten at once.
+const ROWS: usize = 64;
 
 /// When this process last swept. Where the next look begins is kept in the table, or processes that
 /// come and go would look at the first rows for ever.
@@ -34,7 +35,7 @@ pub(crate) struct Pace(AtomicU64);
 
 impl Pace {
     /// Looks at a few rows in the background, if it is time.
-    pub(crate) fn step(&self, lane: &Arc<Lane<Door>>, ledger: &Arc<Ledger>, clock: &Clock) {
+    pub(crate) fn step(&self, lane: &Arc<Lane<Door>>, tables: &Tables, clock: &Clock) {
         let now = clock.now().as_micros();
         let last = self.0.load(Ordering::Relaxed);
         let period = u64::try_from(PERIOD.as_micros()).unwrap_or(u64::MAX);
@@ -43,11 +44,14 @@ impl Pace {
         {
             return;
         }
-        let (lane, ledger) = (Arc::clone(lane), Arc::clone(ledger));
+        let (lane, tables) = (Arc::clone(lane), tables.clone());
         engine::spawn(async move {
             let swept = lane.call(move |conn| {
-                let ledger = Arc::clone(&ledger);
-                Box::pin(async move { sweep(conn, &ledger.tables, RETENTION).await })
+                let tables = tables.clone();
+                Box::pin(async move {
+                    sweep(conn, &tables, RETENTION).await?;
+                    sweep_rows(conn, &tables, RETENTION).await
+                })
             });
             if let Err(e) = swept.await {
                 tracing::debug!(error = %e, "no sweep this time");
@@ -106,6 +110,43 @@ pub(crate) async fn sweep(
         hex(&last.1)
     );
     run(conn, raise + &deletes).await.map_err(calling)?;
+    Ok(())
+}
+
+/// Forgets a few rows that nobody has locked for the retention, and holders that died.
+pub(crate) async fn sweep_rows(
+    conn: &mut MySqlConnection,
+    tables: &Tables,
+    retention: Duration,
+) -> Result<(), Trouble> {
+    let Tables { row, held, .. } = tables;
+    let old = u64::try_from(retention.as_micros()).unwrap_or(u64::MAX);
+    let sql = format!(
+        "DELETE FROM {held} WHERE granted < {NOW} - {old} \
+         AND IS_USED_LOCK(CONCAT('dl:r:', LOWER(HEX(req)))) IS NULL LIMIT {ROWS}; \
+         SELECT space, name, used FROM {row} WHERE used < {NOW} - {old} ORDER BY used LIMIT {ROWS}"
+    );
+    let given = run(conn, sql).await.map_err(calling)?;
+    for idle in given.get(1).map(|g| g.rows.as_slice()).unwrap_or_default() {
+        let column = |c| idle.try_get::<Vec<u8>, _>(c).map_err(calling);
+        let at = format!("space={} AND name={}", hex(column("space")?), hex(column("name")?));
+        let used = number(idle, "used").map_err(calling)?;
+        // Only one that nobody has: whoever holds it for long has not changed it.
+        let sql = format!(
+            "START TRANSACTION; SELECT used FROM {row} WHERE {at} FOR UPDATE NOWAIT; \
+             DELETE FROM {row} WHERE {at} AND used={used}; COMMIT"
+        );
+        if let Err(e) = run(conn, sql).await {
+            let taken = matches!(code(&e), Some(LOCK_WAIT | NOT_NOW));
+            let trouble = calling(e);
+            if !trouble.broken {
+                run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
+            }
+            if !taken {
+                return Err(trouble);
+            }
+        }
+    }
     Ok(())
 }
 

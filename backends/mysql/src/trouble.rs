@@ -13,6 +13,8 @@ pub(crate) fn number(e: &sqlx::Error) -> Option<u16> {
 pub(crate) const DEADLOCK: u16 = 1213;
 /// Somebody kept a row locked for too long.
 pub(crate) const LOCK_WAIT: u16 = 1205;
+/// What MySQL says to NOWAIT when somebody has the row; MariaDB says [`LOCK_WAIT`].
+pub(crate) const NOT_NOW: u16 = 3572;
 /// There is no such table.
 pub(crate) const NO_TABLE: u16 = 1146;
 /// A statement was ended by `KILL QUERY`.

@@ -13,8 +13,8 @@ use crate::door::Door;
 use crate::open::Target;
 use crate::promises::capability;
 use crate::schema::Tables;
-use crate::sql::{NOW, at, hex, micros, number, run};
-use crate::trouble::calling;
+use crate::sql::{NOW, at, hex, micros, number, run, run_far};
+use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, number as code};
 
 /// How long a row that is idle is kept: it remembers the highest token.
 const RETENTION: u64 = 24 * 3600 * 1_000_000;
@@ -96,9 +96,20 @@ async fn write(
         }
     };
     // Each is committed by itself, so no two rows are ever locked at once.
-    let sql = writes.iter().map(one).collect::<Vec<_>>().join(";");
-    let given = run(conn, sql).await.map_err(calling)?;
-    Ok(given.iter().map(|g| g.done.rows_affected() > 0).collect())
+    let sql: Vec<String> = writes.iter().map(one).collect();
+    let mut won = Vec::with_capacity(sql.len());
+    while won.len() < sql.len() {
+        let (given, failed) = run_far(conn, sql[won.len()..].join(";")).await;
+        won.extend(given.iter().map(|g| g.done.rows_affected() > 0));
+        match failed {
+            None if won.len() < sql.len() => return Err(none()),
+            None => {}
+            // Somebody else has that row: it lost its race, and the others have not run yet.
+            Some(e) if matches!(code(&e), Some(DEADLOCK | LOCK_WAIT)) => won.push(false),
+            Some(e) => return Err(calling(e)),
+        }
+    }
+    Ok(won)
 }
 
 impl Rows for Versions {

@@ -231,7 +231,7 @@ impl<R: Rows> Desk<R> {
                 }
                 Ok(Played { replies, effects, state, write: Some(write) }) => {
                     writes.push(write);
-                    played.push((moves, replies, effects, state));
+                    played.push(Unsure { moves, replies, effects, state });
                 }
             }
         }
@@ -240,21 +240,22 @@ impl<R: Rows> Desk<R> {
         }
     }
 
-    async fn write(&mut self, writes: Vec<Write>, played: Vec<Turned>) {
+    async fn write(&mut self, writes: Vec<Write>, played: Vec<Unsure>) {
         let fresh: Vec<bool> = writes.iter().map(|w| w.was.is_none()).collect();
         let won = match self.rows.write(writes).await {
             Ok(won) => won,
             Err(e) => {
-                for p in played.into_iter().flat_map(|(moves, ..)| moves) {
+                // Each is written for itself: some may be, whatever became of the last.
+                let e = if played.len() > 1 { e.unknown() } else { e };
+                for p in played.into_iter().flat_map(|u| u.moves) {
                     self.answer(&p, Err(e.clone()));
                 }
                 return;
             }
         };
         let now = self.rows.clock().now();
-        for (((moves, replies, effects, state), won), fresh) in
-            played.into_iter().zip(won).zip(fresh)
-        {
+        for ((unsure, won), fresh) in played.into_iter().zip(won).zip(fresh) {
+            let Unsure { moves, replies, effects, state } = unsure;
             if !won {
                 moves.into_iter().for_each(|p| self.again(p, now));
                 continue;
@@ -366,9 +367,6 @@ fn is_claimed(hold: &Hold) -> bool {
     matches!(hold.phase, Phase::Claimed { .. })
 }
 
-/// Moves of one lock, what they come to, whom to tell, and the state they leave.
-type Turned = (Vec<Pending>, Vec<Reply>, Vec<Effects>, LockState);
-
 /// What a lock's moves come to.
 struct Played {
     replies: Vec<Reply>,
@@ -376,6 +374,14 @@ struct Played {
     state: LockState,
     /// `None` when nothing changed.
     write: Option<Write>,
+}
+
+/// A lock's moves whose write is under way.
+struct Unsure {
+    moves: Vec<Pending>,
+    replies: Vec<Reply>,
+    effects: Vec<Effects>,
+    state: LockState,
 }
 
 fn play(

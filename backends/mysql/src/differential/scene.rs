@@ -27,6 +27,7 @@ const VIAS: [&str; 4] =
 
 pub(super) struct Scene {
     _server: Server,
+    door: Door,
     pub(super) conn: MySqlConnection,
     ledger: Ledger,
     fast: Fast,
@@ -39,18 +40,24 @@ impl Scene {
         let server = Mariadb::new().start().await.expect("`cargo xtask setup`");
         let target = Target::of(StoreUrl::parse(&Mariadb::url(&server)).unwrap()).unwrap();
         target.greet().await.unwrap();
-        let conn = Door::new(target.to, None).open().await.unwrap();
+        let door = Door::new(target.to, None);
+        let conn = door.open().await.unwrap();
         let fast = Fast::new(&target.tables);
         let (session, collisions) = (VIAS[0].to_owned(), Default::default());
         let ledger = Ledger { tables: target.tables, session, collisions };
-        Self { _server: server, conn, ledger, fast, told: Vec::new() }
+        Self { _server: server, door, conn, ledger, fast, told: Vec::new() }
     }
 
     pub(super) fn tables(&self) -> Tables {
         self.ledger.tables.clone()
     }
 
-    async fn sql(&mut self, sql: String) -> Vec<Given> {
+    /// Somebody else's connection, whose time is not held.
+    pub(super) async fn other(&self) -> MySqlConnection {
+        self.door.open().await.unwrap()
+    }
+
+    pub(super) async fn sql(&mut self, sql: String) -> Vec<Given> {
         run(&mut self.conn, sql).await.unwrap()
     }
 
@@ -82,7 +89,7 @@ impl Scene {
             }
             Op::Renew { req, ttl } => {
                 let due = [(lock.clone(), *req, *ttl)];
-                self.fast.renew(conn, &due).await.unwrap().remove(0)
+                self.fast.renew(conn, &due).await.unwrap().remove(0).unwrap()
             }
             _ => None,
         };

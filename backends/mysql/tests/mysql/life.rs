@@ -19,6 +19,8 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_waiter_whose_process_is_gone_is_passed_over_at_once", gone),
     ("a_revoked_holder_is_told_by_the_bell", revoked),
     ("a_line_without_doorbells_moves_on", no_bells),
+    ("a_row_that_somebody_keeps_locked_costs_no_other_lock", kept_row),
+    ("a_closed_store_leaves_no_connection", closed),
 ];
 
 fn s35_killed() {
@@ -216,5 +218,41 @@ fn no_bells() {
         }
         let took = Clock::system().now().since(began);
         assert!(took < ms(10_000), "twenty turns took {took:?}");
+    });
+}
+
+/// Somebody's transaction keeps the row of one lock: others of the same process are renewed.
+fn kept_row() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let locks = client(&server, "").await;
+        let held: Vec<_> = [
+            take(&locks, "a", ms(10_000)).await,
+            take(&locks, "b", ms(10_000)).await,
+            take(&locks, "c", ms(10_000)).await,
+        ]
+        .into();
+        let to = crate::kit::url(server.addr(), "");
+        let mut other = <sqlx::MySqlConnection as sqlx::Connection>::connect(&to).await.unwrap();
+        let keep = "START TRANSACTION; \
+                    SELECT * FROM distlock_lock WHERE space = '' AND name = 'b' FOR UPDATE";
+        sqlx::raw_sql(keep).execute(&mut other).await.unwrap();
+        Clock::system().sleep(ms(15_000)).await;
+        assert!(held[1].check().is_err(), "nobody could renew it");
+        assert!(held[0].check().is_ok() && held[2].check().is_ok());
+    });
+}
+
+fn closed() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let locks = client(&server, "").await;
+        let held = take(&locks, "a", LONG).await;
+        until("a doorbell", async || connections(&server).len() >= 2).await;
+        give_back(held).await;
+        locks.close().await;
+        let gone = until("nothing is left", async || connections(&server).is_empty());
+        let (took, ()) = crate::kit::timed(gone).await;
+        assert!(took < ms(3000), "a doorbell slept on for {took:?}");
     });
 }

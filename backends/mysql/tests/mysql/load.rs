@@ -20,15 +20,18 @@ fn two_hundred() {
     run(async {
         let server = start(Mariadb::new()).await;
         let locks = client(&server, "").await;
-        let held = take(&locks, "a", LONG).await;
+        let held = [take(&locks, "a", LONG).await, take(&locks, "b", LONG).await];
         let mut waiting = Vec::new();
         for n in 0..200 {
             let lock = locks.lock(if n % 2 == 0 { "a" } else { "b" }).ttl(LONG);
             waiting.push(task(async move { give_back(lock.acquire().await.unwrap()).await }));
         }
         line_of(&locks, "a", 100).await;
+        line_of(&locks, "b", 100).await;
         assert!(connections(&server).len() <= 3, "{:?}", connections(&server));
-        give_back(held).await;
+        for held in held {
+            give_back(held).await;
+        }
         for one in waiting {
             soon("its turn", one).await.unwrap();
         }

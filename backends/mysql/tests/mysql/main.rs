@@ -10,6 +10,7 @@ mod kit;
 mod life;
 mod load;
 mod replies;
+mod rows;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -23,7 +24,9 @@ fn main() {
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
     let mut trials = Vec::new();
-    for part in [crash::TRIALS, errors::TRIALS, life::TRIALS, load::TRIALS, replies::TRIALS] {
+    for part in
+        [crash::TRIALS, errors::TRIALS, life::TRIALS, load::TRIALS, replies::TRIALS, rows::TRIALS]
+    {
         trials.extend(part.iter().map(|(name, test)| {
             Trial::test(*name, move || {
                 test();
