@@ -23,9 +23,8 @@ use distlock_core::{
     BootInstant, Clock, Error, FullName, Holder, Kind, Name, Outcome, Patience, Released, ReqId,
     Standing, Store, Token, TokenRange, Why, engine,
 };
-use distlock_sql::{Lane, Opens, Tied};
+use distlock_sql::{Lane, Opens, Seat, Seats};
 use sqlx::{MySqlConnection, Row};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::door::Door;
 use crate::open::Target;
@@ -52,18 +51,17 @@ pub struct RowLock {
     /// For tokens, looks and everything else but the locks themselves.
     lane: Arc<Lane<Door>>,
     sweep: sweep::Pace,
-    sessions: Arc<Semaphore>,
+    seats: Seats<Door>,
     timeout: Duration,
 }
 
 /// A connection that holds a row.
 pub struct Session {
-    tied: Tied<MySqlConnection>,
+    seat: Seat<MySqlConnection>,
     lock: FullName,
     req: ReqId,
     /// A release before this takes effect only then.
     min_until: BootInstant,
-    _place: OwnedSemaphorePermit,
 }
 
 impl RowLock {
@@ -88,9 +86,14 @@ impl RowLock {
             site,
             tables: Arc::new(tables),
             door: Arc::clone(&door),
+            seats: Seats::new(
+                Arc::clone(&door),
+                clock.clone(),
+                options.timeout,
+                options.sessions.into(),
+            ),
             lane: Arc::new(Lane::new(door, clock.clone(), options.timeout, 1)),
             sweep: sweep::Pace::default(),
-            sessions: Arc::new(Semaphore::new(options.sessions.into())),
             timeout: options.timeout,
             clock,
         })
@@ -100,37 +103,18 @@ impl RowLock {
         move |e| e.during("acquire").lock(lock).store(&self.site)
     }
 
-    /// A connection that lives on the library's thread: a caller's runtime may be blocked.
-    async fn connect(&self) -> Result<MySqlConnection, Error> {
-        let (door, clock, timeout) = (Arc::clone(&self.door), self.clock.clone(), self.timeout);
-        let (tx, rx) = tokio::sync::oneshot::channel();
-        engine::spawn(async move {
-            let late = || Error::new(Kind::Unreachable, format!("no answer within {timeout:?}"));
-            let opened = clock.timeout(timeout, door.open()).await;
-            let _ = tx.send(opened.unwrap_or_else(|| Err(late())));
-        });
-        let gone = |_| Error::new(Kind::Closed, "the library's thread is gone");
-        rx.await.map_err(gone)?
-    }
-
     /// A connection for one lock, and its number.
     async fn session(&self, ask: &Ask) -> Result<(Session, u64), Error> {
-        let place = Arc::clone(&self.sessions).try_acquire_owned().map_err(|_| {
-            Error::new(Kind::Refused, "every connection for row locks is in use")
-                .transient()
-                .with_hint("hold fewer locks at once, or raise ?sessions=")
-        })?;
-        let conn = self.connect().await?;
-        let (lock, req) = (ask.lock.clone(), ask.req);
-        let (tied, min_until) = (Tied::new(conn, self.clock.clone()), self.clock.now());
-        let session = Session { tied, lock, req, min_until, _place: place };
+        let seat = self.seats.take(false).await?;
+        let (lock, req, min_until) = (ask.lock.clone(), ask.req, self.clock.now());
+        let session = Session { seat, lock, req, min_until };
         // A holder that falls silent is cut off when its guard has long ended.
         let silent = ask.ttl.max(ask.min_hold).as_secs_f64().ceil().max(1.0);
         let sql = format!(
             "SET SESSION wait_timeout={silent}; SELECT GET_LOCK('{}', 0) AS got, CONNECTION_ID() AS id",
             sign(&ask.req)
         );
-        let id = session.tied.call(self.timeout, move |conn| {
+        let id = session.seat.call(self.timeout, move |conn| {
             Box::pin(async move {
                 let given = run(conn, sql).await.map_err(calling)?;
                 let row = given.get(1).and_then(|g| g.rows.first());
@@ -155,7 +139,7 @@ impl RowLock {
              WHERE NOT EXISTS (SELECT 1 FROM {row} WHERE {which}); \
              START TRANSACTION; SELECT used FROM {row} WHERE {which} FOR UPDATE{how}"
         );
-        let locked = session.tied.call(self.timeout + SLICE, move |conn| {
+        let locked = session.seat.call(self.timeout + SLICE, move |conn| {
             Box::pin(async move {
                 loop {
                     match run(conn, sql.clone()).await {
@@ -310,7 +294,7 @@ impl SessionStore for RowLock {
     async fn alive(&self, session: &mut Session) -> Alive {
         match self.ping(session).await {
             Ok(()) => Alive::Yes { waiters: 0 },
-            Err(_) if session.tied.is_broken() => Alive::No(Why::Gone),
+            Err(_) if session.seat.is_broken() => Alive::No(Why::Gone),
             Err(e) => Alive::Unknown(e),
         }
     }
@@ -393,7 +377,7 @@ impl SessionStore for RowLock {
 
 impl RowLock {
     async fn ping(&self, session: &Session) -> Result<(), Error> {
-        let asked = session.tied.call(self.timeout, |conn| {
+        let asked = session.seat.call(self.timeout, |conn| {
             Box::pin(async move { run(conn, "DO 1".to_owned()).await.map(drop).map_err(calling) })
         });
         asked.await
@@ -411,12 +395,12 @@ struct End {
 impl End {
     async fn free(self, session: Session) -> Result<Released, Error> {
         let Self { sql, door, clock, timeout } = self;
-        let freed = session.tied.call(timeout, move |conn| {
+        let freed = session.seat.call(timeout, move |conn| {
             Box::pin(async move { run(conn, sql).await.map(drop).map_err(calling) })
         });
         let freed = freed.await;
-        let lost = session.tied.is_broken();
-        if let Some(conn) = session.tied.into_inner() {
+        let lost = session.seat.is_broken();
+        if let Some(conn) = session.seat.into_inner() {
             let _ = clock.timeout(timeout, door.close(conn)).await;
         }
         match freed {

@@ -121,6 +121,12 @@ impl<C: Send + 'static> Seat<C> {
         self.tied.is_broken()
     }
 
+    /// The connection itself, to be closed in order; `None` when it broke or is in use.
+    #[must_use]
+    pub fn into_inner(self) -> Option<C> {
+        self.tied.into_inner()
+    }
+
     /// Keeps the connection for another lock. Only for one that nothing is tied to any more.
     pub fn rest(self) {
         let Self { tied, resting, _place, .. } = self;

@@ -16,6 +16,7 @@ use crate::kit::{
 
 pub(crate) const TRIALS: &[Named] = &[
     ("s33_a_session_of_a_dropped_acquire_never_rests_with_a_lock", s33),
+    ("s20_a_dropped_wait_leaves_the_servers_line_at_once", s20),
     ("s33_a_wait_that_times_out_at_the_grant_leaves_nothing", s33_timed),
     ("s34_sessions_behind_a_pooler_in_transaction_mode_are_refused", s34),
     ("s34_an_unlock_that_answers_false_is_a_loss", s34_unlock),
@@ -76,6 +77,27 @@ fn s33() {
                 nothing_is_left(&server).await;
                 assert_eq!(sql(&server, "SELECT count(*) FROM distlock.waiting").await, "0");
             }
+        }
+    });
+}
+
+fn s20() {
+    run(async {
+        for query in ALGORITHMS {
+            let server = Postgres::new().start().await.unwrap();
+            let (locks, look) = (client(&server, query).await, client(&server, query).await);
+            let held = take_for(&look, "a", LONG).await;
+            for _ in 0..5 {
+                let lock = locks.lock("a").ttl(LONG);
+                let waiting = task(async move { lock.acquire().await.map(drop) });
+                line_of(&look, "a", 1).await;
+                waiting.abort();
+                // The lock stays held: nothing else would end the wait.
+                line_of(&look, "a", 0).await;
+                assert_eq!(sql(&server, "SELECT count(*) FROM distlock.waiting").await, "0");
+            }
+            give_back(held).await;
+            nothing_is_left(&server).await;
         }
     });
 }
