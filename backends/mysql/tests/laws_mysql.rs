@@ -1,4 +1,4 @@
-//! The laws every store must pass, over one MariaDB server with durable settings.
+//! The laws every store must pass, over one MariaDB server.
 use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_mysql::{MysqlOptions, capability, open};
@@ -9,7 +9,7 @@ suite!(
     Suite::by_url(
         capability(&MysqlOptions::new(), true),
         |_| Box::pin(async {
-            let server = Mariadb::new().durable().start().await?;
+            let server = Mariadb::new().start().await?;
             Ok(Made::with(Mariadb::url(&server), server))
         }),
         |url| {

@@ -9,7 +9,7 @@ suite!(
     Suite::by_url(
         capability(&MysqlOptions::new().algorithm(Algorithm::RowLock), true),
         |_| Box::pin(async {
-            let server = Mariadb::new().durable().arg("max-connections", "1000").start().await?;
+            let server = Mariadb::new().arg("max-connections", "1000").start().await?;
             let url = format!("{}?algorithm=row-lock&sessions=600", Mariadb::url(&server));
             Ok(Made::with(url, server))
         }),

@@ -9,7 +9,7 @@ suite!(
     Suite::by_url(
         capability(&MysqlOptions::new().algorithm(Algorithm::Version), true),
         |_| Box::pin(async {
-            let server = Mariadb::new().durable().start().await?;
+            let server = Mariadb::new().start().await?;
             Ok(Made::with(format!("{}?algorithm=version", Mariadb::url(&server)), server))
         }),
         |url| {

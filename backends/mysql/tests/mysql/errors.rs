@@ -2,6 +2,7 @@
 
 use distlock_core::{Error, Kind, Outcome};
 use distlock_testkit::servers::{Certs, Imposter, Mariadb, Port, Server};
+use sqlx::Connection;
 
 use crate::kit::{LONG, Named, ask, connect, give_back, run, soon, start, take, url};
 
@@ -118,13 +119,12 @@ fn too_many() {
         let how = Mariadb::new().user("app", "s3cret", "ALL");
         let server = start(how).await;
         ask(&server, "GRANT USAGE ON *.* TO 'app'@'%' WITH MAX_USER_CONNECTIONS 1");
-        let url = at(&server, "app:s3cret", "test?timeout=1s");
-        let one = connect(&url).await.unwrap();
-        let held = take(&one, "a", LONG).await;
-        let e = refused(&url).await;
+        let only = at(&server, "app:s3cret", "test");
+        let only = sqlx::MySqlConnection::connect(&only).await.unwrap();
+        let e = refused(&at(&server, "app:s3cret", "test?timeout=1s")).await;
         assert_eq!(e.kind(), Kind::Unreachable, "{e:?}");
         assert!(e.is_transient());
-        drop(held);
+        only.close().await.unwrap();
     });
 }
 

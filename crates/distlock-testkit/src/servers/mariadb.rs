@@ -38,7 +38,7 @@ impl Mariadb {
             .arg("performance-schema", "OFF")
             .arg("innodb-buffer-pool-size", "32M")
             .arg("innodb-log-file-size", "8M")
-            .arg("innodb-flush-log-at-trx-commit", "0")
+            .arg("innodb-flush-log-at-trx-commit", "2")
             .arg("innodb-flush-method", "nosync")
             .arg("innodb-buffer-pool-dump-at-shutdown", "OFF")
             .arg("max-connections", "400")
