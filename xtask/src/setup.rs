@@ -8,11 +8,12 @@ use std::process::Command;
 use crate::part::follow;
 
 /// A program the tests start, and the Debian package it comes from.
-const NEEDED: [(&str, &str); 4] = [
+const NEEDED: [(&str, &str); 5] = [
     ("redis-server", "redis-server"),
     ("memcached", "memcached"),
     ("mariadbd", "mariadb-server"),
     ("postgres", "postgresql"),
+    ("pgbouncer", "pgbouncer"),
 ];
 
 /// Keeps a freshly installed server from being started by its package.

@@ -44,7 +44,8 @@ pub(crate) struct Args {
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Everywhere {
     /// The store: sqlite:PATH, file:DIR, redis://HOST, rediss://HOST, redis+unix:SOCKET,
-    /// redis+sentinel://S1,S2,S3/NAME, redis+cluster://HOSTS, redlock://H1,H2,H3, memcached://HOST
+    /// redis+sentinel://S1,S2,S3/NAME, redis+cluster://HOSTS, redlock://H1,H2,H3, memcached://HOST,
+    /// mysql://HOST/DATABASE, postgres://HOST/DATABASE
     /// [default: $DISTLOCK_URL, $DISTLOCK_URL_FILE, or SQLite in the user's state directory]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     pub(crate) url: Option<String>,
@@ -83,6 +84,8 @@ pub(crate) enum Verb {
     Break(Break),
     /// Tries the store with a real lock and prints what it promises
     Check(Check),
+    /// Prints the statements that make a store's tables
+    Schema(Schema),
     /// Says whether a lock is needed, and what to do instead
     Advise(Advise),
     /// Prints the completions of a shell
@@ -294,6 +297,24 @@ where
     T: FromStr<Err = String> + Copy + Send + Sync + 'static,
 {
     PossibleValuesParser::new(all.iter().map(|&w| word(w))).try_map(|text| text.parse::<T>())
+}
+
+/// `distlock schema`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Examples:
+  distlock schema mysql | mysql --user=admin locks     for programs that may not create tables
+  distlock schema mysql --prefix app_                  as with ?prefix=app_ in the URL
+  distlock schema postgres --schema app | psql locks   as with ?schema=app in the URL")]
+pub(crate) struct Schema {
+    /// The store: mysql or postgres
+    pub(crate) store: String,
+    /// What the names of MySQL's tables begin with [default: distlock_]
+    #[arg(long)]
+    pub(crate) prefix: Option<String>,
+    /// The schema that holds PostgreSQL's tables [default: distlock]
+    #[arg(long, conflicts_with = "prefix")]
+    pub(crate) schema: Option<String>,
 }
 
 /// `distlock completions`

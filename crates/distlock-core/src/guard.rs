@@ -9,6 +9,7 @@ use crate::client::Client;
 use crate::error::{Error, Outcome};
 use crate::hold::{Held, Hold};
 use crate::lost::Why;
+use crate::proof::Proof;
 use crate::seam::{Grant, Key, Released};
 use crate::ticket::{Ticket, fingerprint};
 
@@ -173,6 +174,15 @@ impl Guard {
             ttl: hold.ttl,
             store: fingerprint(self.client.backend.site()),
         }
+    }
+
+    /// What to put into one's own transaction at the very store that keeps the lock, to have that
+    /// store refuse it once the lock is gone: no clock and no fence of one's own needed. `None`
+    /// where the store has no such thing, or the hold is known to be lost.
+    #[must_use]
+    pub fn proof(&self) -> Option<Proof> {
+        self.held.check().ok()?;
+        self.client.backend.proof(&self.hold().key)
     }
 
     /// Clears in the background what may be left at the store, unless it is another guard's or

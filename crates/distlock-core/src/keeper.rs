@@ -171,7 +171,8 @@ impl Keeper {
         // back, or nobody would have it and nobody could get it.
         let promises = self.backend.capability();
         let lasts = promises.expiry == Expiry::WithProcess && hold.why() == Some(Why::MaxHold);
-        let tied = promises.expiry == Expiry::Ttl && promises.family == Family::Session;
+        let tied = promises.expiry == Expiry::Ttl
+            && matches!(promises.family, Family::Session | Family::Line);
         if lasts || tied {
             self.reaper.abandon(hold.key.clone(), hold.ttl);
         }
@@ -223,7 +224,9 @@ impl Keeper {
                 if let Some(entry) = entry {
                     entry.in_flight = false;
                     entry.tries = 0;
-                    entry.next = sent.boot.plus(self.pace(hold));
+                    // A session's lease may have begun long before this answer: not at once again.
+                    let pace = self.pace(hold);
+                    entry.next = sent.boot.plus(pace).max(now.plus(pace / 4));
                 }
                 tracing::trace!(lock = %hold.key.lock, token = %hold.token, "renewed");
                 "kept"

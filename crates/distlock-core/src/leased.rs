@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::busy::Standing;
-use crate::capability::{Capability, WakeUp};
+use crate::capability::Capability;
 use crate::clock::{BootInstant, Clock};
 use crate::engine;
 use crate::error::{Error, Kind};
@@ -184,7 +184,7 @@ impl<S: LeaseStore> Inner<S> {
                 self.beat(entry);
                 let head = standing.ahead == Some(0);
                 let mut again = standing.left.filter(|_| head).map(|left| left + AFTER_EXPIRY);
-                if self.store.capability().wake == WakeUp::Poll {
+                if !self.store.calls_up() {
                     let poll = wait.next_look(ask, standing.ahead);
                     again = Some(again.map_or(poll, |again| again.min(poll)));
                 }

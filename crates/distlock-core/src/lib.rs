@@ -4,10 +4,10 @@
 //! |---|---|
 //! | [`Locks`], [`Lock`], [`Guard`], [`Held`], [`blocking`] | what users hold |
 //! | [`name`], [`ids`], [`token`], [`ttl`], [`mode`], [`label`], [`ticket`], [`url`] | the words: values that can only be valid |
-//! | [`error`], [`busy`], [`lost`], [`info`] | what can be answered |
+//! | [`error`], [`busy`], [`lost`], [`info`], [`proof`] | what can be answered |
 //! | [`state`] | the pure specification of a lock |
 //! | [`seam`], [`capability`] | what everything above sees of a store |
-//! | [`lease`] and [`leased`], [`session`] and [`pinned`] | what a store offers, and the driver of its family |
+//! | [`lease`] and [`leased`], [`line`](mod@line), [`session`] and [`pinned`], [`quorum`] | what a store offers, and the driver of its family |
 //! | [`memory`] | the specification as a store |
 //! | [`clock`], [`engine`], [`host`] | the doors to time, to threads and to the machine |
 //!
@@ -24,6 +24,7 @@ pub mod clock;
 pub mod duration;
 pub mod engine;
 pub mod error;
+pub mod fault;
 mod guard;
 mod hold;
 pub mod host;
@@ -33,6 +34,7 @@ mod keeper;
 pub mod label;
 pub mod lease;
 pub mod leased;
+pub mod line;
 mod lock;
 mod locks;
 pub mod lost;
@@ -42,6 +44,7 @@ pub mod moment;
 pub mod name;
 mod observe;
 pub mod pinned;
+pub mod proof;
 pub mod quorum;
 mod reaper;
 pub mod seam;
@@ -72,6 +75,7 @@ pub use lost::{Lost, Why};
 pub use mode::Mode;
 pub use moment::Moment;
 pub use name::{FullName, Name, Namespace};
+pub use proof::Proof;
 pub use seam::{Force, Forced, Released};
 pub use store::Store;
 pub use ticket::Ticket;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use crate::busy::{Busy, Standing};
+use crate::capability::Family;
 use crate::client::{Client, Undo, Waits};
 use crate::clock::BootInstant;
 use crate::error::{Error, Kind};
@@ -295,7 +296,13 @@ impl Spec {
     fn guard(&self, ask: &Ask, grant: &Grant, undo: Undo) -> Guard {
         let client = &self.client;
         tracing::debug!(lock = %ask.lock, token = %grant.tokens.first(), "granted");
-        let guard = Guard::of_grant(client, ask.key(), grant, ask.ttl, self.max_hold, self.renew);
+        let ttl = match client.backend.capability().family {
+            // A session's lease is told whole, and may be shorter than was asked for. The others
+            // tell what is left of what was asked for.
+            Family::Line => ask.ttl.min(grant.ttl),
+            _ => ask.ttl,
+        };
+        let guard = Guard::of_grant(client, ask.key(), grant, ttl, self.max_hold, self.renew);
         undo.disarm();
         guard
     }

@@ -39,7 +39,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-pub use memory::{Fault, MemoryNode};
+pub use crate::fault::Fault;
+pub use memory::MemoryNode;
 pub use node::{
     Ballot, Bid, Commit, Committed, Generation, Heal, NodeDue, NodeKept, Place, QuorumNode, Round,
     Vote,

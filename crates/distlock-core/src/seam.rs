@@ -22,6 +22,7 @@ use crate::lost::Why;
 use crate::mode::Mode;
 use crate::moment::Moment;
 use crate::name::FullName;
+use crate::proof::Proof;
 use crate::token::{Token, TokenRange};
 use crate::ttl::Patience;
 
@@ -240,6 +241,13 @@ pub trait Backend: Send + Sync + 'static {
         token: Option<Token>,
         how: Force,
     ) -> Fut<'a, Result<Forced, Error>>;
+
+    /// What to put into one's own transaction at this store, to have it fail when this hold is
+    /// gone; `None` where the store has no such thing, or the request holds nothing.
+    fn proof(&self, key: &Key) -> Option<Proof> {
+        let _ = key;
+        None
+    }
 
     /// News about holds of this client. The first caller gets the stream.
     fn events(&self) -> Option<UnboundedReceiver<Event>>;

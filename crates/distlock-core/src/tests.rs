@@ -162,6 +162,9 @@ impl Backend for Arc<Spy> {
     ) -> Fut<'a, Result<Forced, Error>> {
         self.inner.force(lock, token, how)
     }
+    fn proof(&self, key: &Key) -> Option<crate::Proof> {
+        self.inner.proof(key)
+    }
     fn events(&self) -> Option<UnboundedReceiver<Event>> {
         self.inner.events()
     }

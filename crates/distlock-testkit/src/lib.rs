@@ -8,6 +8,7 @@
 //! | [`faulty`] | a store for users' own tests that loses, stalls and steals on command |
 //! | [`Resource`] | what a lock protects: it checks fencing tokens |
 //! | [`Road`] | a way to a store through proxies, for the laws of lost and late answers |
+//! | `differential` (a feature) | a store's translation of the specification against it |
 //! | [`proxy`] | a TCP proxy that delays, cuts, drops and repeats |
 //! | [`servers`] | real servers as values: start, pause, kill, wipe |
 //!
@@ -18,6 +19,8 @@
 //! ```
 
 mod child;
+#[cfg(feature = "differential")]
+pub mod differential;
 pub mod faulty;
 pub mod history;
 mod law;

@@ -6,7 +6,7 @@
 //! | any program with a port | [`Program`], [`Server`], [`Port`] |
 //! | a memcached | [`memcached()`] and others |
 //! | a MariaDB | [`Mariadb`] |
-//! | a PostgreSQL, or a standby of one | [`Postgres`] |
+//! | a PostgreSQL, a standby of one, or a pooler in front of it | [`Postgres`] |
 //! | a redis-server | [`Redis`], or [`redis`] for a plain one |
 //! | a redis-server with TLS | [`Certs`] and [`Redis::tls`] |
 //! | a server whose wall clock moves | [`WallClock`], [`Redis::clock`], [`Postgres::clock`] |

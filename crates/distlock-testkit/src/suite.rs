@@ -46,6 +46,7 @@ pub struct Suite {
     pub(crate) restart: Option<Hook>,
     pub(crate) cut: Option<Hook>,
     pub(crate) road: Option<MakeRoad>,
+    pub(crate) reads_first: bool,
     pub(crate) leaves: Option<(Leftovers, &'static [&'static str])>,
     pub(crate) at_once: usize,
 }
@@ -63,6 +64,7 @@ impl Suite {
             restart: None,
             cut: None,
             road: None,
+            reads_first: false,
             leaves: None,
             at_once: AT_ONCE,
         }
@@ -77,7 +79,20 @@ impl Suite {
         let processes = true;
         let (lose, wipe, restart, cut) = (None, None, None, None);
         let (road, leaves, at_once) = (None, None, AT_ONCE);
-        Self { capability, by_url, processes, lose, wipe, restart, cut, road, leaves, at_once }
+        let reads_first = false;
+        Self {
+            capability,
+            by_url,
+            processes,
+            lose,
+            wipe,
+            restart,
+            cut,
+            road,
+            reads_first,
+            leaves,
+            at_once,
+        }
     }
 
     /// A store that only this process reaches by its URL: laws of several processes are not listed.
@@ -141,6 +156,14 @@ impl Suite {
         self
     }
 
+    /// Says that each move is a question and then a write, so that one whose first answer is lost
+    /// does nothing: laws about moves that took effect unheard are not listed.
+    #[must_use]
+    pub fn reads_first(mut self) -> Self {
+        self.reads_first = true;
+        self
+    }
+
     /// Adds how to see what its locks leave at its servers. Every one of `kinds` is part of some
     /// key that a client leaves, so that the look is known to see all of them.
     #[must_use]
@@ -159,6 +182,7 @@ impl Suite {
             restart: self.restart.is_some(),
             cut: self.cut.is_some(),
             road: self.road.is_some(),
+            reads_first: self.reads_first,
             leaves: self.leaves.is_some(),
         }
     }

@@ -17,7 +17,7 @@
 
 mod connect;
 
-pub use connect::{Connect, connect, connect_blocking, connect_default, stores};
+pub use connect::{Connect, connect, connect_blocking, connect_default, schema, stores};
 pub use distlock_core::*;
 #[cfg(feature = "fence")]
 pub use distlock_fence as fence;

@@ -2,7 +2,7 @@
 
 use crate::scene::Scene;
 
-const VERBS: [&str; 12] = [
+const VERBS: [&str; 13] = [
     "run",
     "acquire",
     "renew",
@@ -13,6 +13,7 @@ const VERBS: [&str; 12] = [
     "break",
     "check",
     "advise",
+    "schema",
     "completions",
     "man",
 ];

@@ -14,8 +14,8 @@ use super::node::{
 use super::state::{NodeOp, NodeReply, NodeRules, NodeState};
 use crate::capability::{Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp};
 use crate::clock::Clock;
-use crate::engine;
 use crate::error::{Error, Kind};
+use crate::fault::Fault;
 use crate::ids::ReqId;
 use crate::info::{LockInfo, Query};
 use crate::lease::{Ears, Wake};
@@ -61,24 +61,6 @@ static PLAIN: Capability = Capability {
     wake: WakeUp::Poll,
     ..CAPABILITY
 };
-
-/// How a node misbehaves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Fault {
-    /// It does not.
-    #[default]
-    None,
-    /// Every call fails at once, as without a connection.
-    Down,
-    /// No call arrives and none is answered, as with packets dropped.
-    Silent,
-    /// Calls are served, but no answer comes back.
-    Mute,
-    /// Calls arrive after this long, whether or not somebody still waits for the answer.
-    Late(Duration),
-    /// Calls are served at once, but their answers take this long.
-    Tardy(Duration),
-}
 
 /// A node in memory. Clones are clients of the same node.
 pub struct MemoryNode {
@@ -216,30 +198,7 @@ impl MemoryNode {
     ) -> Result<T, Error> {
         let fault = *lock(&self.shared.fault);
         let shared = self.shared.clone();
-        match fault {
-            Fault::None => Ok(work(&shared)),
-            Fault::Down => Err(Error::new(Kind::Unreachable, "this node is down")
-                .store(&self.shared.site)
-                .with_hint("a test took it down")),
-            Fault::Silent => std::future::pending().await,
-            Fault::Mute => {
-                work(&shared);
-                std::future::pending().await
-            }
-            Fault::Tardy(d) => {
-                let answer = work(&shared);
-                shared.clock.sleep(d).await;
-                Ok(answer)
-            }
-            Fault::Late(d) => {
-                let (tx, rx) = tokio::sync::oneshot::channel();
-                engine::spawn(async move {
-                    shared.clock.sleep(d).await;
-                    let _ = tx.send(work(&shared));
-                });
-                rx.await.map_err(|_| Error::new(Kind::Closed, "the library's thread ended"))
-            }
-        }
+        fault.call(&self.shared.clock, &self.shared.site, move || work(&shared)).await
     }
 
     async fn step(&self, name: &FullName, op: NodeOp) -> Result<NodeReply, Error> {

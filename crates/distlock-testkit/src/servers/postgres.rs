@@ -10,7 +10,9 @@ use rustix::process::Signal;
 use super::account::Account;
 use super::{Certs, Program, Server, WallClock};
 
+mod pooler;
 mod psql;
+mod shared;
 
 /// A start-up message of version 3.0 for the user and database `postgres`.
 const HELLO: &[u8] = b"\0\0\0\x29\0\x03\0\0user\0postgres\0database\0postgres\0\0";

@@ -244,6 +244,7 @@ impl Server {
     /// # Cancel safety
     /// As [`Server::again`].
     pub async fn wipe(&self) -> Result<(), Error> {
+        self.quit(); // without its data the next start could not take away what a kill leaves
         self.kill();
         let fault = |e: io::Error| self.program.trouble("has data that stays").because(e);
         for entry in fs::read_dir(self.dir.path()).map_err(fault)? {

@@ -3,8 +3,9 @@
 use distlock_core::Mode;
 use distlock_core::state::Reply;
 
-use super::run::{Move, Run, Slot};
-use super::scene::Scene;
+use super::moves::{Move, Slot};
+use super::run::Run;
+use super::subject::Subject;
 
 fn slots(n: usize, mode: Mode) -> Vec<Slot> {
     let slot = |i| Slot {
@@ -30,12 +31,13 @@ fn release(slot: usize) -> Move {
 
 /// A released request whose min_hold kept the lock is remembered longer than those released after
 /// it: when those are over, it must not be pushed out in their place.
-#[tokio::test]
-async fn a_full_memory_drops_what_is_over_first() {
-    let mut scene = Scene::new().await;
+///
+/// # Panics
+/// When that is not so.
+pub async fn a_full_memory_drops_what_is_over_first<S: Subject>(mut subject: S) {
     let mut kinds = slots(9, Mode::Shared);
     kinds[0].min_hold = 5_000;
-    let mut run = Run::new(&mut scene, kinds, true).await;
+    let mut run = Run::new(&mut subject, kinds, true).await;
     for slot in 0..8 {
         run.one(&acquire(slot)).await;
     }
@@ -52,10 +54,11 @@ async fn a_full_memory_drops_what_is_over_first() {
 }
 
 /// The server's clock is set back by an hour: tokens rise all the same.
-#[tokio::test]
-async fn tokens_rise_though_the_clock_falls() {
-    let mut scene = Scene::new().await;
-    let mut run = Run::new(&mut scene, slots(1, Mode::Exclusive), true).await;
+///
+/// # Panics
+/// When that is not so.
+pub async fn tokens_rise_though_the_clock_falls<S: Subject>(mut subject: S) {
+    let mut run = Run::new(&mut subject, slots(1, Mode::Exclusive), true).await;
     let mut last = None;
     for _ in 0..4 {
         let got = run.one(&acquire(0)).await;
@@ -65,4 +68,27 @@ async fn tokens_rise_though_the_clock_falls() {
         run.one(&release(0)).await;
         run.now -= 3_600_000_000;
     }
+}
+
+/// The lock is free and one who was passed over stands in line: another takes it, and the first is
+/// still in its place, also when it is the one who asks.
+///
+/// # Panics
+/// When that is not so.
+pub async fn who_is_passed_over_keeps_its_place<S: Subject>(mut subject: S) {
+    let mut kinds = slots(3, Mode::Exclusive);
+    kinds[1].via = 2; // where nobody listens
+    let mut run = Run::new(&mut subject, kinds, true).await;
+    run.one(&acquire(0)).await;
+    let join = Move::Acquire { slot: 1, wait: Some(9_000), fresh: false, moved: None };
+    let waits = |got: &[Reply]| matches!(got, [Reply::Waiting { ahead: 0, .. }]);
+    assert!(waits(&run.one(&join).await));
+    run.one(&release(0)).await;
+    let got = run.one(&acquire(2)).await;
+    assert!(matches!(got[..], [Reply::Granted { waiters: 1, .. }]), "{got:?}");
+    assert!(waits(&run.one(&join).await));
+    run.one(&release(2)).await;
+    // Heard of, it is promoted, and its own question confirms it.
+    let got = run.one(&join).await;
+    assert!(matches!(got[..], [Reply::Granted { waiters: 0, .. }]), "{got:?}");
 }

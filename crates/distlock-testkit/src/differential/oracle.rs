@@ -1,4 +1,4 @@
-//! The specification, with the two things the scripts do in one call that it does in several:
+//! The specification, with the two things a translation does in one call that it does in several:
 //! taking back a promotion that nobody hears, and hearing from where a waiter is reachable now.
 
 use std::collections::VecDeque;
@@ -7,9 +7,6 @@ use std::time::Duration;
 use distlock_core::ReqId;
 use distlock_core::state::{Effects, LockState, Micros, Now, Op, Phase, Reply, Rules};
 
-use super::scene::HEARD;
-use crate::scripts::rules;
-
 /// One message: kind, request, lock.
 pub(super) type Told = (u8, ReqId, usize);
 
@@ -17,13 +14,15 @@ pub(super) struct Oracle {
     pub(super) states: Vec<LockState>,
     pub(super) told: Vec<Told>,
     pub(super) trusted: bool,
+    /// Where somebody listens.
+    heard: [&'static str; 2],
     rules: Rules,
 }
 
 impl Oracle {
-    pub(super) fn new(locks: usize, trusted: bool) -> Self {
+    pub(super) fn new(locks: usize, trusted: bool, heard: [&'static str; 2], rules: Rules) -> Self {
         let states = vec![LockState::default(); locks];
-        Self { states, told: Vec::new(), trusted, rules: rules() }
+        Self { states, told: Vec::new(), trusted, heard, rules }
     }
 
     fn step(&mut self, lock: usize, op: &Op, own: Option<ReqId>, now: u64) -> Reply {
@@ -32,14 +31,15 @@ impl Oracle {
         let mut news = VecDeque::from([step.effects]);
         while let Some(Effects { turns, contended, revoked }) = news.pop_front() {
             for (kind, addresses) in [(b'c', contended), (b'x', revoked)] {
-                let heard = addresses.into_iter().filter(|(_, v)| HEARD.contains(&v.as_str()));
+                let listens = |via: &String| self.heard.contains(&via.as_str());
+                let heard = addresses.into_iter().filter(|(_, via)| listens(via));
                 self.told.extend(heard.map(|(req, _)| (kind, req, lock)));
             }
             for (req, via) in turns {
                 if Some(req) == own || via.is_empty() {
                     continue; // the answer tells it, or nothing can
                 }
-                if HEARD.contains(&via.as_str()) {
+                if self.heard.contains(&via.as_str()) {
                     self.told.push((b't', req, lock));
                 } else if self.trusted {
                     let back = Op::Withdraw { req, gone: false };
@@ -50,7 +50,7 @@ impl Oracle {
         step.reply
     }
 
-    /// What the scripts must answer to an operation of a client that listens at `via`.
+    /// What a translation must answer to an operation of a client that listens at `via`.
     pub(super) fn expect(&mut self, lock: usize, op: &Op, via: &str, now: u64) -> Reply {
         let own = match op {
             Op::Acquire { claim, .. } => Some(claim.req),
@@ -76,7 +76,7 @@ impl Oracle {
         let mut reply = self.step(lock, op, own, now);
         if let Reply::Granted { waiters, .. } = &mut reply {
             // Those who did not hear that it is their turn wait on.
-            *waiters = u32::try_from(self.states[lock].queue.len()).unwrap();
+            *waiters = u32::try_from(self.states[lock].queue.len()).expect("a short line");
         }
         reply
     }

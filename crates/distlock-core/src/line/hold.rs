@@ -1,0 +1,109 @@
+//! What this client holds: an entry in line, and the requests that share it.
+
+use crate::clock::BootInstant;
+use crate::ids::{Owner, ReqId};
+use crate::lost::Why;
+use crate::mode::Mode;
+use crate::moment::Moment;
+use crate::seam::{Ask, Grant, Key};
+use crate::token::{Token, TokenRange};
+
+use super::store::Lease;
+
+/// One entry that holds.
+#[derive(Clone)]
+pub(super) struct Hold<P> {
+    /// The request the store knows it by.
+    pub(super) key: Key,
+    pub(super) owner: Owner,
+    pub(super) mode: Mode,
+    pub(super) place: P,
+    pub(super) token: Token,
+    pub(super) lease: Lease,
+    /// Before this a release frees nothing: the longest `min_hold` of all who entered.
+    pub(super) free_at: BootInstant,
+    /// The requests that share it.
+    pub(super) reqs: Vec<ReqId>,
+}
+
+impl<P> Hold<P> {
+    /// Whether it may still be believed in.
+    pub(super) fn sound(&self, now: Moment) -> bool {
+        !self.lease.left(now).is_zero()
+    }
+
+    /// One more request shares it.
+    pub(super) fn share(&mut self, ask: &Ask, now: Moment) {
+        if !self.reqs.contains(&ask.req) {
+            self.reqs.push(ask.req);
+        }
+        self.free_at = self.free_at.max(now.boot.plus(ask.min_hold));
+    }
+
+    pub(super) fn grant(&self, req: ReqId, waiters: u32) -> Grant {
+        let Lease { sent, ttl, margin } = self.lease;
+        Grant { req, tokens: TokenRange::one(self.token), sent, ttl, margin, waiters }
+    }
+
+    /// The same grant once more, counted from now and no longer than before.
+    pub(super) fn replay(&self, req: ReqId, now: Moment) -> Grant {
+        let ttl = self.lease.ttl.saturating_sub(now.since(self.lease.sent));
+        Grant { sent: now, ttl, ..self.grant(req, 0) }
+    }
+}
+
+/// An entry that is to leave, and when.
+#[derive(Clone)]
+pub(super) struct Leaving<P> {
+    pub(super) key: Key,
+    pub(super) place: P,
+    pub(super) lease: Lease,
+    pub(super) at: BootInstant,
+    pub(super) cause: Cause,
+}
+
+/// Why an entry is to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// Nobody waits for its turn any more, and nobody has undone it yet.
+    Orphan,
+    /// Released; its `min_hold` is not over.
+    Lingering,
+    /// An operator took it away. Its holder is told, and has until the end of its lease to stop.
+    Revoked,
+    /// Released or given up, without an answer.
+    Unfinished,
+}
+
+impl<P> Leaving<P> {
+    pub(super) fn of(hold: Hold<P>, at: BootInstant, cause: Cause) -> Self {
+        Self { key: hold.key, place: hold.place, lease: hold.lease, at, cause }
+    }
+}
+
+/// What a request had that leaves.
+pub(super) enum Left<P> {
+    /// Others share the hold still.
+    Shared,
+    /// A hold, and it was the last who shared it.
+    Hold(Hold<P>),
+    /// A place in line.
+    Place(P),
+    /// An entry that was to leave anyway.
+    Leaving(Leaving<P>),
+    /// Nothing that is known here.
+    Nothing,
+}
+
+/// What became of a waiter's place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits<P> {
+    pub(super) joined: Option<(P, Lease)>,
+    pub(super) lost: Option<Why>,
+}
+
+impl<P> Default for Waits<P> {
+    fn default() -> Self {
+        Self { joined: None, lost: None }
+    }
+}

@@ -1,0 +1,291 @@
+//! The driver of the line family: one loop for every store that keeps an ordered line.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::desk::Desk;
+use super::hold::{Cause, Hold, Leaving, Left};
+use super::store::{Keeping, Lease, LineStore};
+use super::turn::holders;
+use super::view::info;
+use crate::capability::Capability;
+use crate::clock::Clock;
+use crate::error::{Error, Kind};
+use crate::info::{LockInfo, Query};
+use crate::moment::Moment;
+use crate::name::FullName;
+use crate::proof::Proof;
+use crate::seam::{
+    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
+};
+use crate::token::Token;
+
+/// How long a call to the store may take before it counts as unanswered.
+const CALL: Duration = Duration::from_secs(10);
+
+/// A line store as a [`Backend`].
+pub struct Lined<S: LineStore> {
+    inner: Arc<Inner<S>>,
+    events: Mutex<Option<UnboundedReceiver<Event>>>,
+}
+
+pub(super) struct Inner<S: LineStore> {
+    pub(super) store: S,
+    pub(super) desk: Desk<S::Place>,
+    events: UnboundedSender<Event>,
+}
+
+impl<S: LineStore> Lined<S> {
+    /// Drives a store.
+    pub fn new(store: S) -> Self {
+        let (tx, rx) = unbounded_channel();
+        let inner = Arc::new(Inner { store, desk: Desk::default(), events: tx });
+        // Weak: the store keeps its ears, and the driver keeps the store.
+        let ears = Arc::downgrade(&inner);
+        inner.store.listen(Arc::new(move |wake| {
+            if let Some(inner) = ears.upgrade() {
+                inner.hear(wake);
+            }
+        }));
+        Self { inner, events: Mutex::new(Some(rx)) }
+    }
+
+    /// The store underneath.
+    pub fn store(&self) -> &S {
+        &self.inner.store
+    }
+}
+
+impl<S: LineStore> Inner<S> {
+    pub(super) fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
+    /// Now, on the clocks that count for this store.
+    pub(super) fn moment(&self) -> Moment {
+        self.store.capability().moment(self.clock())
+    }
+
+    pub(super) fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    pub(super) async fn bounded<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if self.store.ends_in_time() {
+            return call.await;
+        }
+        self.clock().timeout(CALL, call).await.unwrap_or_else(|| Err(self.late()))
+    }
+
+    fn late(&self) -> Error {
+        Error::new(Kind::Unreachable, format!("no answer within {CALL:?}"))
+            .unknown()
+            .store(self.store.site())
+            .with_hint(
+                "see whether the store runs and can be reached; the same call may be repeated",
+            )
+    }
+
+    pub(super) async fn leave(
+        &self,
+        key: &Key,
+        place: Option<&S::Place>,
+    ) -> Result<Released, Error> {
+        self.bounded(self.store.leave(key, place)).await
+    }
+
+    /// Undoes a request: whatever it has, it has no more.
+    async fn abandon(self: &Arc<Self>, key: &Key) -> Result<(), Error> {
+        match self.desk.leave(&key.req) {
+            Left::Shared => Ok(()),
+            Left::Hold(hold) => self.leave_for_good(hold).await.map(drop),
+            Left::Place(place) => self.leave(key, Some(&place)).await.map(drop),
+            // Released in order, and kept by its `min_hold`.
+            Left::Leaving(l) if l.cause == Cause::Lingering => {
+                self.leave_later(l);
+                Ok(())
+            }
+            Left::Leaving(l) => self.leave(key, Some(&l.place)).await.map(drop),
+            Left::Nothing => self.leave(key, None).await.map(drop),
+        }
+    }
+
+    async fn release(self: &Arc<Self>, key: &Key) -> Result<Released, Error> {
+        match self.desk.leave(&key.req) {
+            Left::Shared => Ok(Released::Released),
+            Left::Hold(hold) if hold.free_at > self.clock().now() => Ok(self.linger(hold).await),
+            Left::Hold(hold) => self.leave_for_good(hold).await,
+            Left::Place(place) => self.leave(key, Some(&place)).await,
+            Left::Leaving(l) if l.cause == Cause::Lingering => {
+                self.leave_later(l);
+                Ok(Released::Released)
+            }
+            Left::Leaving(l) => {
+                let left = self.leave(key, Some(&l.place)).await?;
+                // Taken away before: its end is no release.
+                Ok(if l.cause == Cause::Unfinished { left } else { Released::WasLost })
+            }
+            Left::Nothing => self.leave(key, None).await,
+        }
+    }
+
+    /// The last who shared a hold leaves. Dropped or unanswered, it is left in the background: who
+    /// releases again may do so by another request than the one the store knows.
+    async fn leave_for_good(self: &Arc<Self>, hold: Hold<S::Place>) -> Result<Released, Error> {
+        let mut unfinished = Unfinished { inner: self, hold: Some(hold) };
+        let Some(hold) = &unfinished.hold else { return Ok(Released::WasLost) };
+        let released = self.leave(&hold.key, Some(&hold.place)).await?;
+        unfinished.hold = None;
+        Ok(released)
+    }
+
+    /// Released before its `min_hold` is over: the entry stays in line until then.
+    async fn linger(self: &Arc<Self>, hold: Hold<S::Place>) -> Released {
+        let left = hold.free_at.since(self.clock().now());
+        let (key, place) = (hold.key.clone(), hold.place.clone());
+        // Before the store is asked: whoever drops this must not free the lock too early.
+        let at = hold.free_at;
+        self.leave_later(Leaving::of(hold, at, Cause::Lingering));
+        match self.bounded(self.store.linger(&key, &place, left)).await {
+            Ok(true) => self.desk.gone(&key.req),
+            Ok(false) => {}
+            Err(e) => tracing::debug!(lock = %key.lock, error = %e, "lingers by us"),
+        }
+        Released::Released
+    }
+
+    async fn keep(self: &Arc<Self>, due: &[Due]) -> Vec<Kept> {
+        let known: Vec<_> = due.iter().map(|d| self.desk.keeping(d)).collect();
+        let places: Vec<Keeping<S::Place>> = known.iter().flatten().cloned().collect();
+        let answers = match places.is_empty() {
+            true => Some(Vec::new()),
+            false => self.clock().timeout(CALL, self.store.keep(&places)).await,
+        };
+        let mut answers = answers.unwrap_or_default().into_iter();
+        let kept = |(due, known): (&Due, Option<Keeping<S::Place>>)| {
+            let Some(known) = known else { return Kept::Lost(crate::lost::Why::Gone) };
+            let kept = answers.next().unwrap_or_else(|| Kept::Unknown(self.late()));
+            match &kept {
+                Kept::Until { sent, ttl, margin, .. } => {
+                    let lease = Lease { sent: *sent, ttl: *ttl, margin: *margin };
+                    self.desk.kept(&known.key.req, lease);
+                }
+                Kept::Lost(why) => self.lost(&known.key, *why, Some(&due.key)),
+                Kept::Unknown(_) => {}
+            }
+            kept
+        };
+        due.iter().zip(known).map(kept).collect()
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        let lines = self.bounded(self.store.lines(query)).await?;
+        Ok(lines.iter().filter_map(|(lock, line)| info(lock, line)).collect())
+    }
+
+    async fn force(
+        &self,
+        lock: &FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        let mut forced = Forced::NoMatch;
+        let lines = self.bounded(self.store.lines(&Query::Name(lock.clone()))).await?;
+        for (_, line) in lines {
+            let meant = line.entries[..holders(&line)].iter();
+            for entry in meant.filter(|e| token.is_none_or(|t| t == e.token)) {
+                if self.bounded(self.store.oust(lock, entry, how)).await? == Forced::Done {
+                    forced = Forced::Done;
+                }
+            }
+        }
+        Ok(forced)
+    }
+}
+
+/// A leave under way: unless it is acknowledged, somebody else goes on with it.
+struct Unfinished<'a, S: LineStore> {
+    inner: &'a Arc<Inner<S>>,
+    hold: Option<Hold<S::Place>>,
+}
+
+impl<S: LineStore> Drop for Unfinished<'_, S> {
+    /// Takes effect in the background.
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            let at = self.inner.clock().now();
+            self.inner.leave_later(Leaving::of(hold, at, Cause::Unfinished));
+        }
+    }
+}
+
+impl<S: LineStore> Backend for Lined<S> {
+    fn capability(&self) -> &Capability {
+        self.inner.store.capability()
+    }
+
+    fn site(&self) -> &str {
+        self.inner.store.site()
+    }
+
+    fn clock(&self) -> &Clock {
+        self.inner.clock()
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        ask: &'a Ask,
+        seen: Option<Watcher<'a>>,
+    ) -> Fut<'a, Result<Attempt, Error>> {
+        Box::pin(self.inner.acquire(ask, seen))
+    }
+
+    fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {
+        Box::pin(self.inner.abandon(key))
+    }
+
+    fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
+        Box::pin(self.inner.keep(due))
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a Key,
+        _requeue: Option<&'a Ask>,
+    ) -> Fut<'a, Result<Released, Error>> {
+        Box::pin(self.inner.release(key))
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Fut<'a, Result<Vec<LockInfo>, Error>> {
+        Box::pin(self.inner.inspect(query))
+    }
+
+    fn force<'a>(
+        &'a self,
+        lock: &'a FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Fut<'a, Result<Forced, Error>> {
+        Box::pin(self.inner.force(lock, token, how))
+    }
+
+    fn proof(&self, key: &Key) -> Option<Proof> {
+        self.inner.store.proof(&self.inner.desk.place(&key.req)?)
+    }
+
+    fn events(&self) -> Option<UnboundedReceiver<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn close(&self) -> Fut<'_, ()> {
+        Box::pin(async move {
+            self.inner.desk.close();
+            self.inner.store.close().await;
+        })
+    }
+}

@@ -1,0 +1,290 @@
+//! Acquiring: joining, waiting for one's turn, and giving up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::desk::Waiter;
+use super::entry::{Line, Spot};
+use super::hold::{Cause, Hold, Leaving};
+use super::lined::Inner;
+use super::store::{Joined, Lease, LineStore, Proven};
+use super::turn::{Turn, turn};
+use super::view::{changed, look_again, standing};
+use crate::busy::Standing;
+use crate::clock::BootInstant;
+use crate::error::{Error, Kind};
+use crate::lost::Why;
+use crate::seam::{Ask, Attempt, Watcher};
+use crate::token::Token;
+use crate::ttl::Patience;
+
+/// After a question without an answer the next one waits this long; a quarter of the lease when
+/// that is less.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Whoever neither asks again nor is undone leaves the line after this long; after its TTL when
+/// that is less.
+const ORPHANED: Duration = Duration::from_secs(10);
+
+/// One request on its way: until it holds or has left, its drop sees to its entry.
+struct Stand<'a, S: LineStore> {
+    inner: &'a Arc<Inner<S>>,
+    waiter: Arc<Waiter<S::Place>>,
+}
+
+impl<S: LineStore> Stand<'_, S> {
+    fn joined(&self, place: S::Place, lease: Lease) {
+        self.waiter.state().joined = Some((place, lease));
+    }
+
+    /// Whether its place can still be believed in.
+    ///
+    /// # Errors
+    /// When it is gone, or its session may be over: it must never be granted then.
+    fn alive(&self) -> Result<(), Error> {
+        let state = self.waiter.state();
+        if let Some(why) = state.lost {
+            return Err(out_of_line(why));
+        }
+        let over = |(_, lease): &(_, Lease)| lease.left(self.inner.moment()).is_zero();
+        if state.joined.as_ref().is_some_and(over) {
+            return Err(out_of_line(Why::Expired));
+        }
+        Ok(())
+    }
+
+    /// When its session may be over, unless it is kept.
+    fn end(&self) -> BootInstant {
+        let state = self.waiter.state();
+        state.joined.as_ref().map_or(BootInstant::FAR, |(_, lease)| lease.until().boot)
+    }
+}
+
+impl<S: LineStore> Drop for Stand<'_, S> {
+    /// Takes effect in the background, and only if nobody undoes the request sooner.
+    fn drop(&mut self) {
+        if !self.inner.desk.unstand(&self.waiter) {
+            return;
+        }
+        let joined = self.waiter.state().joined.take();
+        if let Some((place, lease)) = joined {
+            let at = self.inner.clock().now().plus(self.waiter.ttl.min(ORPHANED));
+            let key = self.waiter.key.clone();
+            self.inner.leave_later(Leaving { key, place, lease, at, cause: Cause::Orphan });
+        }
+    }
+}
+
+impl<S: LineStore> Inner<S> {
+    pub(super) async fn acquire(
+        self: &Arc<Self>,
+        ask: &Ask,
+        seen: Option<Watcher<'_>>,
+    ) -> Result<Attempt, Error> {
+        if let Some(grant) = self.desk.enter(ask, self.moment())? {
+            return Ok(Attempt::Granted(grant));
+        }
+        let until = match ask.patience {
+            Patience::Never => self.clock().now(),
+            Patience::For(d) => self.clock().now().plus(d),
+            Patience::Forever => BootInstant::FAR,
+        };
+        // On the list before it is sent: news may come before its answer.
+        let stand = Stand { inner: self, waiter: self.desk.stand(ask) };
+        // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
+        let joined = Box::pin(self.bounded(self.store.join(ask))).await?;
+        let (place, line, lease) = match joined {
+            Joined::In { place, line, lease } => (place, line, lease),
+            Joined::Refused(line) => return Ok(Attempt::Busy(standing(&line, None))),
+            Joined::Spent => return Err(spent()),
+        };
+        stand.joined(place.clone(), lease);
+        if turn(&line, self.store.token(&place)) == Turn::Mine {
+            // The answer itself shows that it is first: nothing is left to prove.
+            return Ok(self.grant(ask, place, lease, &line));
+        }
+        self.tend(self.clock().now().plus(lease.ttl / 3));
+        self.wait(ask, &stand, place, line, until, seen).await
+    }
+
+    async fn wait(
+        self: &Arc<Self>,
+        ask: &Ask,
+        stand: &Stand<'_, S>,
+        place: S::Place,
+        mut line: Line,
+        until: BootInstant,
+        seen: Option<Watcher<'_>>,
+    ) -> Result<Attempt, Error> {
+        let (me, mut last) = (self.store.token(&place), Standing::default());
+        loop {
+            let watch = match turn(&line, me) {
+                Turn::Mine => {
+                    let lease = Box::pin(self.prove(stand, &place, until)).await?;
+                    return Ok(self.grant(ask, place, lease, &line));
+                }
+                Turn::Behind(watch) => watch,
+                Turn::Gone => return Err(out_of_line(Why::Gone)),
+                Turn::Refused(n) => {
+                    // At once: others wait behind it.
+                    let _ = Box::pin(self.leave(&stand.waiter.key, Some(&place))).await?;
+                    self.desk.unstand(&stand.waiter);
+                    return Err(another_number(n));
+                }
+            };
+            last = self.told(ask, last, &line, me, seen);
+            if self.clock().now() >= until {
+                let _ = Box::pin(self.leave(&stand.waiter.key, Some(&place))).await?;
+                self.desk.unstand(&stand.waiter);
+                return Ok(Attempt::Busy(last));
+            }
+            let since = std::mem::take(&mut line).seen;
+            let look = jittered(look_again(ask.ttl, seen.is_some()), ask);
+            let look = self.clock().now().plus(look).min(until);
+            self.doze(stand, &watch, since, look).await;
+            stand.alive()?;
+            if let Some(grant) = self.desk.enter(ask, self.moment())? {
+                // Its owner holds the lock, and it shares that hold: its own place is for others.
+                self.give_up_place(stand, place);
+                return Ok(Attempt::Granted(grant));
+            }
+            line = Box::pin(self.look(stand, &place, until)).await?;
+        }
+    }
+
+    /// Sleeps until one of those watched is gone, or rung, or until a moment.
+    async fn doze(&self, stand: &Stand<'_, S>, watch: &[Spot], since: u64, until: BootInstant) {
+        let until = until.min(stand.end());
+        let gone = Box::pin(self.store.gone(&stand.waiter.key.lock, watch, since));
+        let timer = Box::pin(self.clock().sleep_until(until));
+        tokio::select! {
+            biased;
+            () = stand.waiter.bell.notified() => {}
+            () = gone => {}
+            () = timer => {}
+        }
+    }
+
+    /// The line as it is now. Trouble that passes while the place is kept costs nothing.
+    async fn look(
+        &self,
+        stand: &Stand<'_, S>,
+        place: &S::Place,
+        until: BootInstant,
+    ) -> Result<Line, Error> {
+        loop {
+            match self.bounded(self.store.line(&stand.waiter.key.lock, place)).await {
+                Ok(line) => return Ok(line),
+                Err(e) => self.pause(stand, until, e).await?,
+            }
+        }
+    }
+
+    /// Proves that a place is still owned, by a write, and tells the lease it leaves.
+    async fn prove(
+        &self,
+        stand: &Stand<'_, S>,
+        place: &S::Place,
+        until: BootInstant,
+    ) -> Result<Lease, Error> {
+        loop {
+            match self.bounded(self.store.prove(&stand.waiter.key, place)).await {
+                Ok(Proven::Mine(lease)) => {
+                    stand.joined(place.clone(), lease);
+                    stand.alive()?;
+                    return Ok(lease);
+                }
+                Ok(Proven::Lost(why)) => return Err(out_of_line(why)),
+                Err(e) => self.pause(stand, until, e).await?,
+            }
+        }
+    }
+
+    /// After a question without an answer: a while later it may be asked again, if the place can
+    /// then still be believed in and patience lasts.
+    async fn pause(&self, stand: &Stand<'_, S>, until: BootInstant, e: Error) -> Result<(), Error> {
+        if !e.is_transient() {
+            return Err(e);
+        }
+        tracing::debug!(lock = %stand.waiter.key.lock, error = %e, "asking again");
+        let now = self.clock().now();
+        let at = now.plus(PAUSE.min(stand.waiter.ttl / 4)).min(stand.end());
+        self.clock().sleep_until(at.min(until.max(now))).await;
+        stand.alive()?;
+        if self.clock().now() >= until { Err(e) } else { Ok(()) }
+    }
+
+    fn told(
+        &self,
+        ask: &Ask,
+        last: Standing,
+        line: &Line,
+        me: Token,
+        seen: Option<Watcher<'_>>,
+    ) -> Standing {
+        let now = standing(line, Some(me));
+        // Who does not wait has nothing to be told meanwhile: the answer says it all.
+        if changed(&last, &now) && ask.patience != Patience::Never {
+            tracing::debug!(lock = %ask.lock, standing = %now, "waiting");
+            if let Some(seen) = seen {
+                seen(&now);
+            }
+        }
+        now
+    }
+
+    /// From here on there is no await: a grant that nobody could undo must not exist.
+    fn grant(&self, ask: &Ask, place: S::Place, lease: Lease, line: &Line) -> Attempt {
+        let token = self.store.token(&place);
+        let mut hold = Hold {
+            key: ask.key(),
+            owner: ask.owner.clone(),
+            mode: ask.mode,
+            place,
+            token,
+            lease,
+            free_at: BootInstant::from_nanos(0),
+            reqs: Vec::new(),
+        };
+        hold.share(ask, self.moment());
+        let grant = hold.grant(ask.req, line.waiting_behind(token));
+        self.desk.hold(hold);
+        Attempt::Granted(grant)
+    }
+
+    fn give_up_place(self: &Arc<Self>, stand: &Stand<'_, S>, place: S::Place) {
+        if !self.desk.unstand(&stand.waiter) {
+            return;
+        }
+        let joined = stand.waiter.state().joined.take();
+        if let Some((_, lease)) = joined {
+            let (key, at) = (stand.waiter.key.clone(), self.clock().now());
+            self.leave_later(Leaving { key, place, lease, at, cause: Cause::Unfinished });
+        }
+    }
+}
+
+/// Up to a quarter less, differently for each request, so that waiters do not look in step.
+fn jittered(d: Duration, ask: &Ask) -> Duration {
+    d - d / 4 * u32::from(ask.req.as_bytes()[0]) / 255
+}
+
+fn spent() -> Error {
+    Error::new(Kind::Cancelled, "this request was cancelled or taken away")
+        .with_hint("ask again: a new acquire is a new request")
+}
+
+fn out_of_line(why: Why) -> Error {
+    let what = match why {
+        Why::Revoked => "an operator took its place in line away",
+        Why::Gone => "its place in line is gone",
+        _ => "its session with the store ended while it waited",
+    };
+    Error::new(Kind::Cancelled, what)
+        .transient()
+        .with_hint("ask again: a new acquire joins the end of the line")
+}
+
+fn another_number(n: std::num::NonZeroU32) -> Error {
+    Error::new(Kind::Usage, format!("the lock is in use with {n} permits"))
+        .with_hint("all who share a lock by permits must ask with the same number")
+}
