@@ -145,9 +145,10 @@ impl Ledger {
         let Moved { state, replies, effects } = moved;
         let waiters = line.count(&state);
         let changes = line.changes(tables, lock, &state)?;
-        if changes.is_empty() && !record.differs(&state, waiters, now) {
+        let (ours, news) = News::sort(effects, &self.session);
+        // Somebody may have to be told though nothing changes: a second revoke in one moment.
+        if changes.is_empty() && news.is_empty() && !record.differs(&state, waiters, now) {
             run(conn, format!("ROLLBACK; {END}")).await?;
-            let (ours, _) = News::sort(effects, &self.session);
             return Ok(Played { replies, ours, unheard: Vec::new() });
         }
         if !there {
@@ -163,7 +164,6 @@ impl Ledger {
             sql += ";";
             sql += &change;
         }
-        let (ours, news) = News::sort(effects, &self.session);
         sql += &news.insert(tables, lock, now);
         sql += "; COMMIT";
         let unheard = self.commit(conn, &sql, &news).await?;
