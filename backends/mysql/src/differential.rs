@@ -18,7 +18,12 @@ use crate::sweep::{sweep, sweep_rows};
 
 #[test]
 fn the_tables_answer_as_the_specification_does() {
-    differential::answers_as_the_specification(Scene::new, 400);
+    differential::answers_as_the_specification(Scene::new, 200);
+}
+
+#[test]
+fn long_lines_answer_as_the_specification_does() {
+    differential::answers_as_the_specification(Scene::with_long_lines, 200);
 }
 
 #[tokio::test]
