@@ -153,8 +153,11 @@ impl Inner {
     async fn connect(&self, first: bool) -> Result<PgListener, Error> {
         let bounded = self.clock.timeout(self.bound, self.connect_once(first)).await;
         bounded.unwrap_or_else(|| {
-            Err(Error::new(Kind::Unreachable, "the connection that listens does not come about")
-                .with_hint("the database may have as many connections as it takes"))
+            let what = format!("no answer within {:?}", self.bound);
+            Err(Error::new(Kind::Unreachable, what).with_hint(
+                "see whether the database runs and can be reached, and whether it has as many \
+                 connections as it takes",
+            ))
         })
     }
 
