@@ -4,6 +4,7 @@ use distlock_core::capability::Fence;
 use distlock_core::{Clock, Error, Kind};
 use distlock_testkit::servers::{Postgres, Server};
 use sqlx::{Connection, Executor, PgConnection};
+use tokio::task::JoinHandle;
 
 use crate::kit::{
     LONG, Named, client, connect, give_back, line_of, ms, run, soon, sql, take_for, task, until,
@@ -80,15 +81,29 @@ fn defaults() {
         sqlx::raw_sql(keep).execute(&mut other).await.unwrap();
         let lock = locks.lock("hot").ttl(LONG);
         let asking = task(async move { lock.try_acquire().await });
-        until("it waits for the row, or does not", async || {
-            let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
-            asking.is_finished() || sql(&server, waits).await == "1"
-        })
-        .await;
+        waits_or_not(&server, &asking).await;
         Clock::system().sleep(ms(100)).await;
         other.execute("COMMIT").await.unwrap();
         give_back(soon("an answer", asking).await.unwrap().unwrap().unwrap()).await;
+        // One that was changed meanwhile, which such a server answers with an error, is read again.
+        let locks = client(&server, "algorithm=version").await;
+        let change = "BEGIN; UPDATE distlock.state SET version = version + 1 WHERE name = 'hot'";
+        sqlx::raw_sql(change).execute(&mut other).await.unwrap();
+        let lock = locks.lock("hot").ttl(LONG);
+        let asking = task(async move { lock.try_acquire().await });
+        waits_or_not(&server, &asking).await;
+        other.execute("COMMIT").await.unwrap();
+        give_back(soon("an answer", asking).await.unwrap().unwrap().unwrap()).await;
     });
+}
+
+/// Waits until somebody waits for a row, or has not.
+async fn waits_or_not<T>(server: &Server, asking: &JoinHandle<T>) {
+    until("it waits for the row, or does not", async || {
+        let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+        asking.is_finished() || sql(server, waits).await == "1"
+    })
+    .await;
 }
 
 fn idle() {
