@@ -95,9 +95,9 @@ fn s36_rows() {
                 let waiting = task(async move { lock.acquire().await });
                 let five = Duration::from_secs(300);
                 if back {
-                    clock.back(five)
+                    clock.back(five);
                 } else {
-                    clock.forward(five)
+                    clock.forward(five);
                 }
                 // Kept for longer than its TTL, and not a moment in others' hands.
                 Clock::system().sleep(ms(5000)).await;
