@@ -143,7 +143,9 @@ async fn row_locks_are_forgotten_unless_somebody_has_them() {
     let dead = claim(1, Mode::Exclusive);
     crate::tokens::next(&mut scene.conn, &tables, &name(), &dead, 0).await.unwrap();
     for name in ["had", "idle"] {
-        crate::with_row_lock(&mut scene.conn, "distlock_", name).await.unwrap();
+        let mut tx = sqlx::Connection::begin(&mut scene.conn).await.unwrap();
+        crate::with_row_lock(&mut tx, "distlock_", name).await.unwrap();
+        tx.commit().await.unwrap();
     }
     let mut other = scene.other().await;
     let keep = "START TRANSACTION; \

@@ -314,7 +314,7 @@ pub fn stores() -> Vec<Capability> {
     {
         use distlock_postgres::{Algorithm, PostgresOptions, capability};
         let kinds = Algorithm::ALL.map(|a| PostgresOptions::new().algorithm(a));
-        all.extend(kinds.iter().map(capability));
+        all.extend(kinds.iter().map(|options| capability(options, true)));
     }
     #[cfg(feature = "memcached")]
     all.push(distlock_memcached::capability().clone());
