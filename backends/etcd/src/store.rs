@@ -1,0 +1,362 @@
+//! etcd as a store of the line family.
+//!
+//! 1. Join: one transaction puts the request's key on the client's lease, unless the key or its
+//!    tombstone exists, and reads the line. First by create revision holds.
+//! 2. Who waits watches the key just ahead, from the revision it read.
+//! 3. Proof: a transaction with a write in it, which only passes while the key has the create
+//!    revision it was made with. It follows a keep-alive of the lease, never goes beside it.
+//! 4. Renewal: one keep-alive a lease, then one such transaction for all that is held.
+//! 5. Leave: delete, if it is still that key. A join without an answer leaves with a tombstone on
+//!    the same lease, so that it cannot arrive later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::capability::Capability;
+use distlock_core::info::Query;
+use distlock_core::lease::Ears;
+use distlock_core::line::{Entry, Joined, Keeping, Line, LineStore, Lined, Proven, Spot};
+use distlock_core::seam::{Ask, Backend, Force, Forced, Kept, Key, Released};
+use distlock_core::{
+    Clock, Error, FullName, Kind, Mode, Outcome, Proof, Store, Token, Why, engine,
+};
+
+use crate::client::Client;
+use crate::meta::{Meta, revision, told, token};
+use crate::session::{Session, random};
+use crate::wire::proto::{KeyValue, TxnResponse};
+use crate::wire::trouble::Fault;
+use crate::{keeping, keys, listing, txn};
+
+/// A lease that ends between keeping and using it is made anew so often.
+const LEASES: usize = 3;
+
+/// A client of one etcd cluster.
+pub struct Etcd {
+    pub(crate) client: Arc<Client>,
+}
+
+/// An entry of this client's own.
+#[derive(Clone)]
+pub struct EtcdPlace(pub(crate) Arc<Place>);
+
+pub(crate) struct Place {
+    pub(crate) spot: Spot,
+    pub(crate) created: i64,
+    pub(crate) session: Arc<Session>,
+    pub(crate) mode: Mode,
+    /// How many stood ahead when it joined: never more since.
+    ahead: i64,
+    /// A duplicate of its put may still be on its way.
+    doubt: bool,
+}
+
+impl Etcd {
+    fn wall(&self) -> u64 {
+        self.client.clock().wall_micros()
+    }
+
+    fn place(&self, ask: &Ask, created: i64, session: &Arc<Session>, ahead: i64, doubt: bool) -> EtcdPlace {
+        let spot: Spot = keys::entry(&ask.lock, ask.req).into();
+        self.client.watches.own(&spot, created);
+        let (session, mode) = (session.clone(), ask.mode);
+        EtcdPlace(Arc::new(Place { spot, created, session, mode, ahead, doubt }))
+    }
+
+    /// The line as far as it was read for an entry; `ahead` at most are ahead of it.
+    fn line_of(&self, said: &TxnResponse, mode: Mode, me: i64, ahead: i64) -> Line {
+        let wall = self.wall();
+        let seen = said.header.map_or(0, |h| u64::try_from(h.revision).unwrap_or(0));
+        let count = |n: i64| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
+        let mut ranges = txn::ranges(said);
+        let Some(first) = ranges.next() else { return Line { seen, ..Line::default() } };
+        let Some(near) = ranges.next().filter(|_| mode == Mode::Exclusive) else {
+            // All of it up to this entry, nearest first.
+            let told: Vec<_> = first.kvs.iter().rev().map(|kv| told(kv, wall)).collect();
+            let behind = count(first.count - i64::try_from(told.len()).unwrap_or(0));
+            return Line { entries: told, behind, seen, skipped: 0 };
+        };
+        let mut entries: Vec<Entry> = first.kvs.iter().map(|kv| told(kv, wall)).collect();
+        let mut near_kvs: Vec<&KeyValue> = near.kvs.iter().take(2).collect();
+        if near_kvs.first().is_none_or(|kv| kv.create_revision != me) {
+            return Line { entries, behind: count(first.count - 1), seen, skipped: 0 };
+        }
+        let ahead = match near.more {
+            true => ahead.min(first.count - 1),
+            false => i64::try_from(near.kvs.len()).unwrap_or(1) - 1,
+        };
+        near_kvs.reverse();
+        for kv in near_kvs {
+            if entries.iter().all(|e| e.token != token(kv.create_revision)) {
+                entries.push(told(kv, wall));
+            }
+        }
+        let shown = i64::try_from(entries.len()).unwrap_or(1) - 1;
+        let (skipped, behind) = (count(ahead - shown), count(first.count - 1 - ahead));
+        Line { entries, skipped, behind, seen }
+    }
+
+    /// What the answer to a join means.
+    async fn joined(
+        &self,
+        ask: &Ask,
+        session: &Arc<Session>,
+        said: TxnResponse,
+        doubt: bool,
+    ) -> Result<Joined<EtcdPlace>, Error> {
+        let client = &self.client;
+        let now = said.header.map_or(0, |h| h.revision);
+        let found = match said.succeeded {
+            true => None,
+            false => {
+                let mut ranges = txn::ranges(&said);
+                let (mine, tombstone) = (ranges.next(), ranges.next());
+                if tombstone.is_some_and(|r| !r.kvs.is_empty()) {
+                    client.forget(&ask.req);
+                    return Ok(Joined::Spent);
+                }
+                match mine.and_then(|r| r.kvs.first()) {
+                    Some(kv) => Some(kv.clone()),
+                    None => {
+                        client.forget(&ask.req);
+                        return Ok(Joined::Refused(self.refused(&said)));
+                    }
+                }
+            }
+        };
+        let Some(doubt) = client.entries.joined(&ask.req, doubt) else { return Ok(Joined::Spent) };
+        let Some(kv) = found else {
+            let ahead = txn::ranges(&said).next().map_or(0, |r| r.count - 1);
+            let line = self.line_of(&said, ask.mode, now, ahead);
+            let place = self.place(ask, now, session, ahead, doubt);
+            let lease = client.lease(session).ok_or_else(|| ended(client))?;
+            return Ok(Joined::In { place, line, lease });
+        };
+        // An earlier attempt of the same request: it may be on an earlier lease.
+        let on = client.entries.get(&ask.req).map(|m| m.session);
+        let session = on.filter(|s| s.id == kv.lease).unwrap_or_else(|| session.clone());
+        let lease = client.lease(&session).ok_or_else(|| ended(client))?;
+        let place = self.place(ask, kv.create_revision, &session, i64::MAX, doubt);
+        let line = self.line(&ask.lock, &place).await?;
+        Ok(Joined::In { place, line, lease })
+    }
+
+    /// The line as one sees it who is not in it.
+    fn refused(&self, said: &TxnResponse) -> Line {
+        let seen = said.header.map_or(0, |h| u64::try_from(h.revision).unwrap_or(0));
+        let Some(first) = txn::ranges(said).nth(2) else { return Line::default() };
+        let entries: Vec<_> = first.kvs.iter().map(|kv| told(kv, self.wall())).collect();
+        let behind = first.count - i64::try_from(entries.len()).unwrap_or(0);
+        Line { entries, behind: u32::try_from(behind.max(0)).unwrap_or(u32::MAX), seen, skipped: 0 }
+    }
+}
+
+fn ended(client: &Client) -> Error {
+    Error::new(Kind::Store, "the lease ended while the request joined")
+        .transient()
+        .unknown()
+        .store(&client.link.site)
+        .with_hint("ask again; a longer TTL outlasts a slower cluster")
+}
+
+impl Store for Etcd {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        Arc::new(Lined::new(self))
+    }
+}
+
+impl LineStore for Etcd {
+    type Place = EtcdPlace;
+
+    fn capability(&self) -> &Capability {
+        &self.client.capability
+    }
+
+    fn site(&self) -> &str {
+        &self.client.link.site
+    }
+
+    fn clock(&self) -> &Clock {
+        self.client.clock()
+    }
+
+    fn ends_in_time(&self) -> bool {
+        true
+    }
+
+    fn token(&self, place: &EtcdPlace) -> Token {
+        token(place.0.created)
+    }
+
+    fn proof(&self, place: &EtcdPlace) -> Option<Proof> {
+        Some(Proof { key: place.0.spot.to_string(), version: place.0.created })
+    }
+
+    async fn join(&self, ask: &Ask) -> Result<Joined<EtcdPlace>, Error> {
+        let (client, spot) = (&self.client, Spot::from(keys::entry(&ask.lock, ask.req)));
+        let value = Meta::of(ask, self.wall()).bytes();
+        for _ in 0..LEASES {
+            let (session, _) = client.session(ask.ttl).await?;
+            if !client.entries.begin(&ask.key(), &spot, &session) {
+                return Ok(Joined::Spent);
+            }
+            // From here on it may arrive, and whoever drops this must be able to undo it.
+            match client.link.txn(&txn::join(ask, value.clone(), session.id)).await {
+                Ok(answer) => return self.joined(ask, &session, answer.said, answer.doubt).await,
+                // Nothing can arrive on a lease that has ended.
+                Err(Fault::NoLease) => {
+                    client.forget(&ask.req);
+                    client.end(&session);
+                }
+                Err(fault) => {
+                    let e = Error::from(fault);
+                    match e.outcome() {
+                        Outcome::Unknown => {
+                            client.entries.in_doubt(&ask.req);
+                            session.in_doubt();
+                        }
+                        _ => drop(client.forget(&ask.req)),
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        Err(ended(client).not_applied())
+    }
+
+    async fn line(&self, lock: &FullName, me: &EtcdPlace) -> Result<Line, Error> {
+        let said = self.client.link.txn(&txn::look(lock, me.0.mode, me.0.created)).await?.said;
+        Ok(self.line_of(&said, me.0.mode, me.0.created, me.0.ahead))
+    }
+
+    async fn gone(&self, _lock: &FullName, watch: &[Spot], seen: u64) {
+        self.client.watches.gone(watch, i64::try_from(seen).unwrap_or(i64::MAX - 1)).await;
+    }
+
+    async fn prove(&self, key: &Key, place: &EtcdPlace) -> Result<Proven, Error> {
+        let client = &self.client;
+        let Some(lease) = client.touch(&place.0.session).await? else {
+            return Ok(Proven::Lost(Why::Disconnected));
+        };
+        let said = client.link.txn(&txn::prove(&place.0.spot, place.0.created)).await?.said;
+        if !said.succeeded {
+            client.forget(&key.req);
+            return Ok(Proven::Lost(Why::Gone));
+        }
+        let kv = txn::ranges(&said).next().and_then(|r| r.kvs.first());
+        if kv.and_then(|kv| Meta::read(&kv.value)).is_some_and(|m| m.revoked) {
+            return Ok(Proven::Lost(Why::Revoked));
+        }
+        Ok(Proven::Mine(lease))
+    }
+
+    async fn keep(&self, places: &[Keeping<EtcdPlace>]) -> Vec<Kept> {
+        keeping::keep(&self.client, places).await
+    }
+
+    async fn linger(&self, key: &Key, place: &EtcdPlace, left: Duration) -> Result<bool, Error> {
+        let (client, id) = (&self.client, random());
+        let whole = Duration::from_secs(left.as_secs() + 1).max(client.capability.ttl_min);
+        client.make_lease(id, whole).await?;
+        let (spot, created) = (place.0.spot.clone(), place.0.created);
+        client.link.txn(&txn::tie(&spot, created, id)).await?;
+        client.forget(&key.req);
+        // The lease ends it even without us, some seconds late; as long as we live, in time.
+        let (client, end) = (client.clone(), self.clock().now().plus(left));
+        engine::spawn(async move {
+            client.clock().sleep_until(end).await;
+            if client.link.txn(&txn::leave(&spot, created)).await.is_ok() {
+                let _ = client.revoke(id).await;
+            }
+        });
+        Ok(true)
+    }
+
+    async fn leave(&self, key: &Key, place: Option<&EtcdPlace>) -> Result<Released, Error> {
+        let client = &self.client;
+        let now = client.moment();
+        let mine = client.entries.leave(&key.req, |session| !session.is_over(now));
+        if let Some(mine) = &mine {
+            client.watches.disown(&mine.spot);
+        }
+        let doubt = mine.as_ref().is_some_and(|m| m.doubt || !m.joined);
+        let (txn, buried) = match (place.map(|p| &p.0), &mine) {
+            (Some(p), _) if !doubt && !p.doubt => (txn::leave(&p.spot, p.created), None),
+            (Some(p), _) => {
+                (txn::cancel(&key.lock, key.req, p.session.id), Some(p.session.clone()))
+            }
+            (None, Some(m)) => {
+                (txn::cancel(&key.lock, key.req, m.session.id), Some(m.session.clone()))
+            }
+            // It never left for the cluster, and never will.
+            (None, None) => return Ok(Released::WasLost),
+        };
+        let answer = match client.link.txn(&txn).await {
+            Ok(answer) => answer,
+            // Its lease has ended, and it with it.
+            Err(Fault::NoLease) => {
+                client.forget(&key.req);
+                return Ok(Released::WasLost);
+            }
+            Err(fault) => {
+                let e = Error::from(fault);
+                if e.outcome() == Outcome::Unknown {
+                    client.entries.left_in_doubt(&key.req);
+                }
+                return Err(e);
+            }
+        };
+        client.forget(&key.req);
+        if let Some(session) = buried {
+            client.buried(&session);
+        }
+        let revoked = |kv: &KeyValue| Meta::read(&kv.value).is_some_and(|m| m.revoked);
+        let leaving = mine.and_then(|m| m.leaving);
+        // Not there: if an earlier attempt had no answer, and the lease was alive then, it was that.
+        let ours = leaving.is_some_and(|l| l.sound && (l.doubt || answer.doubt));
+        Ok(match txn::deleted(&answer.said).next() {
+            Some(kv) if !revoked(kv) => Released::Released,
+            None if ours => Released::Released,
+            _ => Released::WasLost,
+        })
+    }
+
+    async fn lines(&self, query: &Query) -> Result<Vec<(FullName, Line)>, Error> {
+        listing::lines(&self.client, query).await
+    }
+
+    async fn oust(&self, _lock: &FullName, entry: &Entry, how: Force) -> Result<Forced, Error> {
+        let (link, created) = (&self.client.link, revision(entry.token));
+        if how == Force::Now {
+            let said = link.txn(&txn::leave(&entry.spot, created)).await?;
+            return Ok(if said.said.succeeded || said.doubt { Forced::Done } else { Forced::NoMatch });
+        }
+        loop {
+            let said = link.txn(&txn::read(&entry.spot)).await?.said;
+            let kv = txn::ranges(&said).next().and_then(|r| r.kvs.first());
+            let Some(kv) = kv.filter(|kv| kv.create_revision == created) else {
+                return Ok(Forced::NoMatch);
+            };
+            let Some(mut meta) = Meta::read(&kv.value) else {
+                return Err(Error::new(Kind::Unsupported, "another kind of client holds it")
+                    .store(&link.site)
+                    .with_hint("it cannot be told to stop; --now takes the lock away at once"));
+            };
+            if meta.revoked {
+                return Ok(Forced::Done);
+            }
+            meta.revoked = true;
+            if link.txn(&txn::mark(kv, &entry.spot, meta.bytes())).await?.said.succeeded {
+                return Ok(Forced::Done);
+            }
+        }
+    }
+
+    fn listen(&self, ears: Ears) {
+        let _ = self.client.ears.set(ears);
+    }
+
+    async fn close(&self) {
+        self.client.close().await;
+    }
+}
