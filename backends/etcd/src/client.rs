@@ -18,8 +18,8 @@ use crate::txn;
 use crate::wire::beats::Beats;
 use crate::wire::link::{Link, Tries};
 use crate::wire::proto::{
-    LeaseGrantRequest, LeaseGrantResponse, LeaseKeysRequest, LeaseKeysResponse,
-    LeaseRevokeRequest, LeaseRevokeResponse,
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeysRequest, LeaseKeysResponse, LeaseRevokeRequest,
+    LeaseRevokeResponse,
 };
 use crate::wire::trouble::Fault;
 use crate::wire::watches::{News, Watches};
@@ -84,11 +84,15 @@ impl Client {
     }
 
     /// The lease for entries of a TTL, made or kept just now if a third of it has passed.
-    pub(crate) async fn session(self: &Arc<Self>, ttl: Duration) -> Result<(Arc<Session>, Lease), Error> {
+    pub(crate) async fn session(
+        self: &Arc<Self>,
+        ttl: Duration,
+    ) -> Result<(Arc<Session>, Lease), Error> {
         loop {
             let session = {
                 let mut sessions = self.sessions();
-                let known = sessions.entry(ttl.as_secs()).or_insert_with(|| Session::new(ttl).into());
+                let known =
+                    sessions.entry(ttl.as_secs()).or_insert_with(|| Session::new(ttl).into());
                 if !known.takes() {
                     *known = Session::new(ttl).into();
                 }
@@ -101,7 +105,10 @@ impl Client {
     }
 
     /// Keeps a lease if a third of it has passed; `None` when it has ended.
-    pub(crate) async fn touch(self: &Arc<Self>, session: &Arc<Session>) -> Result<Option<Lease>, Error> {
+    pub(crate) async fn touch(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+    ) -> Result<Option<Lease>, Error> {
         if session.is_fresh(self.moment()) && session.takes() {
             return Ok(self.lease(session));
         }
@@ -129,7 +136,11 @@ impl Client {
     }
 
     /// Makes a lease, of at least this many whole seconds; `None` when it exists.
-    pub(crate) async fn make_lease(&self, id: i64, ttl: Duration) -> Result<Option<Duration>, Error> {
+    pub(crate) async fn make_lease(
+        &self,
+        id: i64,
+        ttl: Duration,
+    ) -> Result<Option<Duration>, Error> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
         let question = LeaseGrantRequest { ttl: seconds, id };
         let path = "/etcdserverpb.Lease/LeaseGrant";
@@ -142,7 +153,10 @@ impl Client {
 
     /// Keeps a lease; `None` when it has ended. One that may have ended by our own clock is never
     /// brought back: whoever had something on it has been told so, or is about to be.
-    pub(crate) async fn keep_alive(self: &Arc<Self>, session: &Arc<Session>) -> Result<Option<Lease>, Error> {
+    pub(crate) async fn keep_alive(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+    ) -> Result<Option<Lease>, Error> {
         if session.is_over(self.moment()) {
             self.end(session);
             let _ = self.revoke(session.id).await;

@@ -49,9 +49,14 @@ impl Etcd {
         let found = txn::ranges(&said).next().and_then(|r| r.kvs.first());
         if let Some(found) = found.filter(|kv| kv.value != LAYOUT.as_bytes()) {
             let found = String::from_utf8_lossy(&found.value).into_owned();
-            return Err(Error::new(Kind::Layout, format!("the cluster holds locks of layout {found:?}"))
-                .store(&link.site)
-                .with_hint("another version of distlock wrote them: use that one, or one that knows both"));
+            return Err(Error::new(
+                Kind::Layout,
+                format!("the cluster holds locks of layout {found:?}"),
+            )
+            .store(&link.site)
+            .with_hint(
+                "another version of distlock wrote them: use that one, or one that knows both",
+            ));
         }
         // Who may not ask for the version is promised what the oldest keep.
         let path = "/etcdserverpb.Maintenance/Status";
@@ -67,7 +72,9 @@ fn link(url: &mut StoreUrl) -> Result<Link, Error> {
         Some(text) => {
             let (least, most) = (Duration::from_millis(100), Duration::from_secs(60));
             let span = duration::parse(&text).ok().filter(|t| (least..=most).contains(t));
-            span.ok_or_else(|| usage(format!("timeout={text} cannot be")).with_hint("100ms to 60s"))?
+            span.ok_or_else(|| {
+                usage(format!("timeout={text} cannot be")).with_hint("100ms to 60s")
+            })?
         }
     };
     let mut file = |key| url.take(key).filter(|p| !p.is_empty()).map(PathBuf::from);
@@ -92,8 +99,9 @@ fn link(url: &mut StoreUrl) -> Result<Link, Error> {
         (None, None) => None,
         (Some(user), Some(password)) => Some((user.clone(), password.clone())),
         _ => {
-            return Err(usage("a login is a user and a password")
-                .with_hint("etcd://user:password@host"));
+            return Err(
+                usage("a login is a user and a password").with_hint("etcd://user:password@host")
+            );
         }
     };
     let endpoint = |host: &distlock_core::url::Host| {

@@ -22,7 +22,7 @@ use distlock_core::{
 };
 
 use crate::client::Client;
-use crate::meta::{Meta, revision, told, token};
+use crate::meta::{Meta, revision, token, told};
 use crate::session::{Session, random};
 use crate::wire::proto::{KeyValue, TxnResponse};
 use crate::wire::trouble::Fault;
@@ -56,7 +56,14 @@ impl Etcd {
         self.client.clock().wall_micros()
     }
 
-    fn place(&self, ask: &Ask, created: i64, session: &Arc<Session>, ahead: i64, doubt: bool) -> EtcdPlace {
+    fn place(
+        &self,
+        ask: &Ask,
+        created: i64,
+        session: &Arc<Session>,
+        ahead: i64,
+        doubt: bool,
+    ) -> EtcdPlace {
         let spot: Spot = keys::entry(&ask.lock, ask.req).into();
         self.client.watches.own(&spot, created);
         let (session, mode) = (session.clone(), ask.mode);
@@ -329,7 +336,11 @@ impl LineStore for Etcd {
         let (link, created) = (&self.client.link, revision(entry.token));
         if how == Force::Now {
             let said = link.txn(&txn::leave(&entry.spot, created)).await?;
-            return Ok(if said.said.succeeded || said.doubt { Forced::Done } else { Forced::NoMatch });
+            return Ok(if said.said.succeeded || said.doubt {
+                Forced::Done
+            } else {
+                Forced::NoMatch
+            });
         }
         loop {
             let said = link.txn(&txn::read(&entry.spot)).await?.said;

@@ -4,6 +4,7 @@
 //! | what | how |
 //! |---|---|
 //! | any program with a port | [`Program`], [`Server`], [`Port`] |
+//! | an etcd, or three | [`etcd()`], [`etcd_tls`], [`EtcdCluster`]; [`etcdctl`], [`etcd_metric`] |
 //! | a memcached | [`memcached()`] and others |
 //! | a redis-server | [`Redis`], or [`redis`] for a plain one |
 //! | a redis-server with TLS | [`Certs`] and [`Redis::tls`] |
@@ -14,6 +15,7 @@
 //! | what is no server at all | [`Imposter`] |
 
 mod cluster;
+mod etcd;
 mod eventually;
 mod imposter;
 mod memcached;
@@ -28,6 +30,7 @@ mod tls;
 mod wallclock;
 
 pub use cluster::{Cluster, Migration};
+pub use etcd::{EtcdCluster, etcd, etcd_metric, etcd_tls, etcdctl, etcdctl_command};
 pub use imposter::Imposter;
 pub use memcached::{full_memcached, memcached, silent_memcached, tiny_memcached};
 pub use port::Port;

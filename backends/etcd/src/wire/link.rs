@@ -76,7 +76,8 @@ impl Link {
         loop {
             let pick = self.nodes.pick();
             let left = end.since(self.clock.now());
-            let once = self.clock.timeout(self.attempt().min(left), self.once(&pick, path, question));
+            let once =
+                self.clock.timeout(self.attempt().min(left), self.once(&pick, path, question));
             let trouble = match once.await {
                 Some(Ok(said)) => return Ok(Answer { said, doubt }),
                 None => {

@@ -65,15 +65,22 @@ pub(crate) fn next(status: Status, tls: bool) -> Next {
             Next::Refused(e.with_hint("ask again in a moment; see how busy etcd's disk is"))
         }
         (Code::ResourceExhausted, m) => Next::Final(Fault::Other(
-            store(Kind::Store, format!("the cluster refuses: {m}"))
-                .with_hint("its space is used up: compact, defragment, then `etcdctl alarm disarm`"),
+            store(Kind::Store, format!("the cluster refuses: {m}")).with_hint(
+                "its space is used up: compact, defragment, then `etcdctl alarm disarm`",
+            ),
         )),
         (Code::Unimplemented, _) => Next::Final(Fault::Other(
             store(Kind::Unsupported, "this server does not serve etcd's v3 API".into())
                 .with_hint("etcd 3.4 or later is needed, and its client port (2379)"),
         )),
-        (Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled
-        | Code::DeadlineExceeded, m) => {
+        (
+            Code::Unavailable
+            | Code::Unknown
+            | Code::Internal
+            | Code::Cancelled
+            | Code::DeadlineExceeded,
+            m,
+        ) => {
             let ours = status.source().is_some();
             let what = match ours {
                 true => "the connection broke".to_owned(),
