@@ -112,6 +112,10 @@ impl Client {
         if session.is_fresh(self.moment()) && session.takes() {
             return Ok(self.lease(session));
         }
+        Box::pin(self.refresh(session)).await
+    }
+
+    async fn refresh(self: &Arc<Self>, session: &Arc<Session>) -> Result<Option<Lease>, Error> {
         let _one = session.gate.lock().await;
         if session.is_fresh(self.moment()) {
             return Ok(self.lease(session));

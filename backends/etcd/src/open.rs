@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, Error, Kind, duration};
+use tokio::sync::Semaphore;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::client::Client;
 use crate::promises::{Version, capability};
 use crate::store::Etcd;
 use crate::txn;
-use crate::wire::link::{Link, Tries};
+use crate::wire::link::{AT_ONCE, Link, Tries};
 use crate::wire::login::Login;
 use crate::wire::nodes::Nodes;
 use crate::wire::proto::{StatusRequest, StatusResponse, TxnResponse};
@@ -122,6 +123,7 @@ fn link(url: &mut StoreUrl) -> Result<Link, Error> {
         site: url.to_string(),
         tls,
         timeout,
+        turns: Semaphore::new(AT_ONCE),
     })
 }
 

@@ -24,6 +24,7 @@ use distlock_core::{
 use crate::client::Client;
 use crate::meta::{Meta, revision, token, told};
 use crate::session::{Session, random};
+use crate::wire::link::{Answer, Turn};
 use crate::wire::proto::{KeyValue, TxnResponse};
 use crate::wire::trouble::Fault;
 use crate::{keeping, keys, listing, txn};
@@ -56,18 +57,10 @@ impl Etcd {
         self.client.clock().wall_micros()
     }
 
-    fn place(
-        &self,
-        ask: &Ask,
-        created: i64,
-        session: &Arc<Session>,
-        ahead: i64,
-        doubt: bool,
-    ) -> EtcdPlace {
-        let spot: Spot = keys::entry(&ask.lock, ask.req).into();
-        self.client.watches.own(&spot, created);
-        let (session, mode) = (session.clone(), ask.mode);
-        EtcdPlace(Arc::new(Place { spot, created, session, mode, ahead, doubt }))
+    /// An entry that is there: from now on it is watched, unless it is given back soon.
+    fn place(&self, place: Place) -> EtcdPlace {
+        self.client.watches.own(&place.spot, place.created);
+        EtcdPlace(Arc::new(place))
     }
 
     /// The line as far as it was read for an entry; `ahead` at most are ahead of it.
@@ -103,15 +96,53 @@ impl Etcd {
         Line { entries, skipped, behind, seen }
     }
 
+    /// One attempt to join; `None` when the lease had ended before.
+    async fn enter(
+        &self,
+        ask: &Ask,
+        session: Arc<Session>,
+        turn: Turn<'_>,
+    ) -> Result<Option<Joined<EtcdPlace>>, Error> {
+        let client = &self.client;
+        let spot = Spot::from(keys::entry(&ask.lock, ask.req));
+        if !client.entries.begin(&ask.key(), &spot, &session) {
+            return Ok(Some(Joined::Spent));
+        }
+        // From here on it may arrive, and whoever drops this must be able to undo it.
+        let txn = txn::join(ask, Meta::of(ask, self.wall()).bytes(), session.id);
+        let answer = client.link.txn_in_turn(&txn).await;
+        drop((turn, txn));
+        match answer {
+            Ok(a) => self.joined(ask, &session, spot, a).await.map(Some),
+            // Nothing can arrive on a lease that has ended.
+            Err(Fault::NoLease) => {
+                client.forget(&ask.req);
+                client.end(&session);
+                Ok(None)
+            }
+            Err(fault) => {
+                let e = Error::from(fault);
+                match e.outcome() {
+                    Outcome::Unknown => {
+                        client.entries.in_doubt(&ask.req);
+                        session.in_doubt();
+                    }
+                    _ => drop(client.forget(&ask.req)),
+                }
+                Err(e)
+            }
+        }
+    }
+
     /// What the answer to a join means.
     async fn joined(
         &self,
         ask: &Ask,
         session: &Arc<Session>,
-        said: TxnResponse,
-        doubt: bool,
+        spot: Spot,
+        answer: Answer<TxnResponse>,
     ) -> Result<Joined<EtcdPlace>, Error> {
-        let client = &self.client;
+        let (client, Answer { said, doubt }) = (&self.client, answer);
         let now = said.header.map_or(0, |h| h.revision);
         let found = match said.succeeded {
             true => None,
@@ -135,15 +166,17 @@ impl Etcd {
         let Some(kv) = found else {
             let ahead = txn::ranges(&said).next().map_or(0, |r| r.count - 1);
             let line = self.line_of(&said, ask.mode, now, ahead);
-            let place = self.place(ask, now, session, ahead, doubt);
             let lease = client.lease(session).ok_or_else(|| ended(client))?;
+            let (session, mode) = (session.clone(), ask.mode);
+            let place = self.place(Place { spot, created: now, session, mode, ahead, doubt });
             return Ok(Joined::In { place, line, lease });
         };
         // An earlier attempt of the same request: it may be on an earlier lease.
         let on = client.entries.get(&ask.req).map(|m| m.session);
         let session = on.filter(|s| s.id == kv.lease).unwrap_or_else(|| session.clone());
         let lease = client.lease(&session).ok_or_else(|| ended(client))?;
-        let place = self.place(ask, kv.create_revision, &session, i64::MAX, doubt);
+        let (created, mode, ahead) = (kv.create_revision, ask.mode, i64::MAX);
+        let place = self.place(Place { spot, created, session, mode, ahead, doubt });
         let line = self.line(&ask.lock, &place).await?;
         Ok(Joined::In { place, line, lease })
     }
@@ -200,35 +233,15 @@ impl LineStore for Etcd {
     }
 
     async fn join(&self, ask: &Ask) -> Result<Joined<EtcdPlace>, Error> {
-        let (client, spot) = (&self.client, Spot::from(keys::entry(&ask.lock, ask.req)));
-        let value = Meta::of(ask, self.wall()).bytes();
         for _ in 0..LEASES {
-            let (session, _) = client.session(ask.ttl).await?;
-            if !client.entries.begin(&ask.key(), &spot, &session) {
-                return Ok(Joined::Spent);
-            }
-            // From here on it may arrive, and whoever drops this must be able to undo it.
-            match client.link.txn(&txn::join(ask, value.clone(), session.id)).await {
-                Ok(answer) => return self.joined(ask, &session, answer.said, answer.doubt).await,
-                // Nothing can arrive on a lease that has ended.
-                Err(Fault::NoLease) => {
-                    client.forget(&ask.req);
-                    client.end(&session);
-                }
-                Err(fault) => {
-                    let e = Error::from(fault);
-                    match e.outcome() {
-                        Outcome::Unknown => {
-                            client.entries.in_doubt(&ask.req);
-                            session.in_doubt();
-                        }
-                        _ => drop(client.forget(&ask.req)),
-                    }
-                    return Err(e);
-                }
+            let (session, _) = self.client.session(ask.ttl).await?;
+            let turn = self.client.link.turn().await?;
+            // In a box made only now: a crowd that waits for its turn must not carry the call's state.
+            if let Some(joined) = Box::pin(self.enter(ask, session, turn)).await? {
+                return Ok(joined);
             }
         }
-        Err(ended(client).not_applied())
+        Err(ended(&self.client).not_applied())
     }
 
     async fn line(&self, lock: &FullName, me: &EtcdPlace) -> Result<Line, Error> {

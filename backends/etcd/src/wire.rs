@@ -1,6 +1,7 @@
 //! Our own small client: the few calls a lock needs, over tonic's channel.
 
 pub(crate) mod beats;
+pub(crate) mod codec;
 pub(crate) mod link;
 pub(crate) mod login;
 pub(crate) mod nodes;

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use distlock_core::{BootInstant, Clock, Error, Kind};
+use distlock_core::{BootInstant, Clock, Error, Kind, engine};
 use futures_util::Stream;
 use http::uri::PathAndQuery;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tonic::client::Grpc;
 use tonic::{Status, Streaming};
-use tonic_prost::ProstCodec;
 
+use super::codec::Small;
 use super::login::Login;
 use super::nodes::{Nodes, Pick};
 use super::proto::{AuthenticateResponse, TxnRequest, TxnResponse};
@@ -45,7 +46,15 @@ pub(crate) struct Link {
     pub(crate) tls: bool,
     /// How long a call may take, all its attempts together.
     pub(crate) timeout: Duration,
+    /// A crowd that joins at once costs what so many do.
+    pub(crate) turns: Semaphore,
 }
+
+/// Room for a call; `None` where none is needed.
+pub(crate) type Turn<'a> = Option<SemaphorePermit<'a>>;
+
+/// How many calls are under way at once.
+pub(crate) const AT_ONCE: usize = 32;
 
 fn grpc(pick: &Pick) -> Grpc<tonic::transport::Channel> {
     Grpc::new(pick.channel.clone()).max_decoding_message_size(LARGEST)
@@ -62,6 +71,21 @@ impl Link {
 
     /// Asks until there is an answer or the time is over.
     pub(crate) async fn call<Q, R>(
+        &self,
+        path: &'static str,
+        question: &Q,
+        tries: Tries,
+    ) -> Result<Answer<R>, Fault>
+    where
+        Q: prost::Message + Clone + Send + Sync + 'static,
+        R: prost::Message + Default + Send + 'static,
+    {
+        let _turn = self.turn().await?;
+        // In a box made only now: a crowd that waits for its turn must not carry the call's state.
+        Box::pin(self.ask(path, question, tries)).await
+    }
+
+    async fn ask<Q, R>(
         &self,
         path: &'static str,
         question: &Q,
@@ -116,6 +140,20 @@ impl Link {
         }
     }
 
+    /// Room for one more call. Renewals and what was dropped, on the library's own thread, never wait.
+    pub(crate) async fn turn(&self) -> Result<Turn<'_>, Fault> {
+        if engine::on_library_thread() {
+            return Ok(None);
+        }
+        if let Ok(turn) = self.turns.try_acquire() {
+            return Ok(Some(turn));
+        }
+        match self.clock.timeout(self.timeout, self.turns.acquire()).await {
+            Some(Ok(turn)) => Ok(Some(turn)),
+            _ => Err(self.failed(self.late(), false)),
+        }
+    }
+
     async fn once<Q, R>(&self, pick: &Pick, path: &'static str, question: &Q) -> Result<R, Status>
     where
         Q: prost::Message + Clone + Send + Sync + 'static,
@@ -133,7 +171,7 @@ impl Link {
         let mut grpc = grpc(pick);
         let unready = |e: tonic::transport::Error| Status::from_error(Box::new(e));
         grpc.ready().await.map_err(unready)?;
-        let codec = ProstCodec::<Q, R>::default();
+        let codec = Small::<Q, R>::default();
         let path = PathAndQuery::from_static(path);
         Ok(grpc.unary(self.login.sign(question, false), path, codec).await?.into_inner())
     }
@@ -164,7 +202,7 @@ impl Link {
             self.log_in(pick).await?;
             let mut grpc = grpc(pick);
             grpc.ready().await.map_err(|e| Status::from_error(Box::new(e)))?;
-            let codec = ProstCodec::<Q, R>::default();
+            let codec = Small::<Q, R>::default();
             let path = PathAndQuery::from_static(path);
             Ok(grpc.streaming(self.login.sign(questions, true), path, codec).await?.into_inner())
         };
@@ -191,6 +229,11 @@ impl Link {
             }
             Next::Final(fault) => self.told(fault.into()),
         }
+    }
+
+    /// A transaction of one who has his turn.
+    pub(crate) async fn txn_in_turn(&self, txn: &TxnRequest) -> Result<Answer<TxnResponse>, Fault> {
+        Box::pin(self.ask("/etcdserverpb.KV/Txn", txn, Tries::Many)).await
     }
 
     /// A transaction.

@@ -1,0 +1,33 @@
+//! What is particular to etcd: lost answers, members that fail, other clients of the same keys.
+
+mod child;
+mod cluster;
+mod errors;
+mod interop;
+mod kit;
+mod replies;
+mod waiting;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// Tests mostly wait; a cluster is three servers.
+const AT_ONCE: usize = 6;
+
+fn main() {
+    if child::role() {
+        return;
+    }
+    let mut args = Arguments::from_args();
+    args.test_threads.get_or_insert(AT_ONCE);
+    let parts =
+        [cluster::TRIALS, errors::TRIALS, interop::TRIALS, replies::TRIALS, waiting::TRIALS];
+    let trial = |(name, test): &kit::Named| {
+        let test = *test;
+        Trial::test(*name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let trials = parts.into_iter().flatten().map(trial).collect();
+    libtest_mimic::run(&args, trials).exit();
+}
