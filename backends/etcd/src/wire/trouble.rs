@@ -89,7 +89,10 @@ pub(crate) fn next(status: Status, tls: bool) -> Next {
             let hint = match (ours, tls) {
                 (false, _) => "has it a leader? `etcdctl endpoint status --cluster` tells",
                 (true, false) => "does the member run, and without TLS? etcds:// is for TLS",
-                (true, true) => "does the member run, and with TLS? etcd:// is without",
+                (true, true) => {
+                    "does the member run, and with TLS (etcd:// is without)? it may want a \
+                     certificate of ours: ?cert=FILE&key=FILE"
+                }
             };
             let mut e = store(Kind::Unreachable, what).with_hint(hint);
             if ours {

@@ -86,14 +86,14 @@ pub fn etcd() -> Result<Program, Error> {
 /// # Errors
 /// As [`etcd`].
 pub fn etcd_tls(certs: &Certs, clients: bool) -> Result<Program, Error> {
-    let (cert, key, ca) = (certs.server_cert(), certs.server_key(), certs.ca());
-    let files = [("cert-file", cert), ("key-file", key), ("trusted-ca-file", ca)];
-    let mut args: Vec<String> =
-        files.iter().map(|(option, path)| format!("--{option}={}", path.display())).collect();
+    let mut files = vec![("cert-file", certs.server_cert()), ("key-file", certs.server_key())];
     if clients {
-        args.push("--client-cert-auth".to_owned());
+        // To name an authority of clients is to ask for their certificates.
+        files.push(("trusted-ca-file", certs.ca()));
     }
-    alone(args)
+    let arg =
+        |(option, path): &(&str, std::path::PathBuf)| format!("--{option}={}", path.display());
+    alone(files.iter().map(arg).collect())
 }
 
 /// Three etcds that are one cluster. Dropping it ends them.
