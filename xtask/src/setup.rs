@@ -8,7 +8,12 @@ use std::process::Command;
 use crate::part::follow;
 
 /// A program the tests start, and the Debian package it comes from.
-const NEEDED: [(&str, &str); 2] = [("redis-server", "redis-server"), ("memcached", "memcached")];
+const NEEDED: [(&str, &str); 4] = [
+    ("redis-server", "redis-server"),
+    ("memcached", "memcached"),
+    ("etcd", "etcd-server"),
+    ("etcdctl", "etcd-client"),
+];
 
 /// Keeps a freshly installed server from being started by its package.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
