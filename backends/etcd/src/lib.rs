@@ -12,6 +12,8 @@
 
 mod client;
 mod entries;
+#[cfg(test)]
+mod figures;
 mod keeping;
 mod keys;
 mod listing;

@@ -7,6 +7,7 @@ mod cluster;
 mod errors;
 mod interop;
 mod kit;
+mod moves;
 mod replies;
 mod waiting;
 
@@ -21,8 +22,14 @@ fn main() {
     }
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
-    let parts =
-        [cluster::TRIALS, errors::TRIALS, interop::TRIALS, replies::TRIALS, waiting::TRIALS];
+    let parts = [
+        cluster::TRIALS,
+        errors::TRIALS,
+        interop::TRIALS,
+        moves::TRIALS,
+        replies::TRIALS,
+        waiting::TRIALS,
+    ];
     let trial = |(name, test): &kit::Named| {
         let test = *test;
         Trial::test(*name, move || {
