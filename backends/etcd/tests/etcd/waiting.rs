@@ -5,11 +5,12 @@ use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{etcd_metric, etcdctl};
 
 use crate::kit::{
-    LONG, Named, client, connect, give_back, line_of, ms, run, server, soon, take, task, until,
+    LONG, Named, client, connect, give_back, line_of, ms, run, server, soon, take, task, timed, until,
 };
 
 pub(crate) const TRIALS: &[Named] = &[
     ("a_release_wakes_one_of_many", one_wake_up),
+    ("tasks_of_one_client_hand_over_by_wake_ups", hand_over),
     ("s17_a_lease_that_ends_is_an_error_and_the_client_goes_on", lease_ends),
     ("a_holder_hears_of_its_lease_and_of_its_key", holder_hears),
     ("a_watch_whose_past_is_compacted_away_misses_nothing", compacted),
@@ -48,6 +49,35 @@ fn one_wake_up() {
         assert!(told <= releases, "{told} events for {releases} releases");
         assert!(told > releases / 2.0, "or nobody was woken by an event: {told}");
     });
+}
+
+/// With the default TTL a waiter that is not woken looks again after three seconds only.
+fn hand_over() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let server = server().await;
+        let locks = client(&server).await;
+        for round in 0..3 {
+            let tasks: Vec<_> = (0..16)
+                .map(|_| {
+                    let locks = locks.clone();
+                    task(async move {
+                        for _ in 0..20 {
+                            give_back(locks.lock("one").acquire().await.unwrap()).await;
+                        }
+                    })
+                })
+                .collect();
+            let (took, ()) = timed(soon("all turns", async {
+                for task in tasks {
+                    task.await.unwrap();
+                }
+            }))
+            .await;
+            eprintln!("round {round}: 320 turns in {took:?}");
+        }
+    });
+    runtime.shutdown_background();
 }
 
 /// The client's leases, as the server lists them.
