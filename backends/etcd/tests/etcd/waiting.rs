@@ -5,7 +5,8 @@ use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{etcd_metric, etcdctl};
 
 use crate::kit::{
-    LONG, Named, client, connect, give_back, line_of, ms, run, server, soon, take, task, timed, until,
+    LONG, Named, client, connect, give_back, line_of, ms, run, server, soon, take, task, timed,
+    until,
 };
 
 pub(crate) const TRIALS: &[Named] = &[
