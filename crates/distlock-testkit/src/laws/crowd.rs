@@ -31,8 +31,8 @@ fn place<'a>(site: &'a Site, args: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a s
     args
 }
 
-/// A thousand tasks that wait for one name cost under 4 KiB each (8 in a line store) and under a hundredth of a core
-/// while nothing happens, and are then served in order. Measured in a process of its own.
+/// A thousand tasks that wait for one name cost under 4 KiB each (8 in a line store) and under a
+/// hundredth of a core while nothing happens, and are then served in order. Measured in a process of its own.
 pub async fn a_thousand_waiters_cost_little(site: &Site) {
     let (name, n, quiet) = (site.name(), WAITERS.to_string(), QUIET.as_millis().to_string());
     let args = [("name", name.as_str()), ("waiters", &n), ("quiet", &quiet)];
