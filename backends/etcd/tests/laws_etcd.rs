@@ -5,13 +5,9 @@ use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_etcd::Etcd;
 use distlock_testkit::servers::{Server, etcd, etcdctl};
-use distlock_testkit::{Made, Site, Suite};
+use distlock_testkit::{Made, Road, Suite};
 
 mod machine;
-
-fn server(site: &Site) -> &Server {
-    site.kept::<Server>().expect("its server")
-}
 
 fn main() -> ExitCode {
     machine::in_memory();
@@ -32,12 +28,13 @@ fn main() -> ExitCode {
         .lose(|site, lock| {
             Box::pin(async move {
                 let prefix = format!("/distlock/{}/", lock.name);
-                let gone = etcdctl(server(site), &["del", "--prefix", &prefix]).await;
+                let gone = etcdctl(site.server(), &["del", "--prefix", &prefix]).await;
                 assert_eq!(gone.expect("an answer").trim(), "1");
             })
         })
         .restart(|site| {
-            Box::pin(async move { server(site).restart().await.expect("it starts again") })
-        }),
+            Box::pin(async move { site.server().restart().await.expect("it starts again") })
+        })
+        .road(|site| Box::pin(Road::past_its_server(site))),
     )
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks, Namespace, Store, engine};
 use distlock_etcd::Etcd;
-use distlock_testkit::servers::{EtcdCluster, etcdctl};
-use distlock_testkit::{Made, Suite, run};
+use distlock_testkit::servers::{EtcdCluster, Server, etcdctl};
+use distlock_testkit::{Made, Road, Suite, run};
 use tokio::sync::Mutex;
 
 mod machine;
@@ -63,6 +63,13 @@ fn suite() -> Suite {
             let prefix = format!("/distlock/{}:{}/", lock.space, lock.name);
             let gone = etcdctl(&servers.nodes()[0], &["del", "--prefix", &prefix]).await;
             assert_eq!(gone.expect("an answer").trim(), "1");
+        })
+    })
+    .road(|site| {
+        Box::pin(async move {
+            let servers: &Arc<EtcdCluster> = site.kept().expect("what was made");
+            let all: Vec<_> = servers.nodes().iter().map(Server::addr).collect();
+            Road::past(site.url(), &all).await
         })
     })
 }
