@@ -21,6 +21,7 @@ use crate::wire::proto::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeysRequest, LeaseKeysResponse, LeaseRevokeRequest,
     LeaseRevokeResponse,
 };
+use crate::wire::together::Together;
 use crate::wire::trouble::Fault;
 use crate::wire::watches::{News, Watches};
 
@@ -28,6 +29,7 @@ use crate::wire::watches::{News, Watches};
 pub(crate) struct Client {
     pub(crate) link: Arc<Link>,
     beats: Beats,
+    pub(crate) together: Arc<Together>,
     pub(crate) watches: Arc<Watches>,
     pub(crate) entries: Entries,
     /// By TTL in seconds: what new entries are put on.
@@ -48,6 +50,7 @@ impl Client {
             };
             Self {
                 beats: Beats::new(link.clone()),
+                together: Together::new(link.clone()),
                 watches: Watches::new(link.clone(), Box::new(listener)),
                 entries: Entries::default(),
                 sessions: Mutex::default(),
@@ -186,7 +189,8 @@ impl Client {
         }
         self.sessions().retain(|_, s| !Arc::ptr_eq(s, session));
         for mine in self.entries.end(session) {
-            self.watches.disown(&mine.spot);
+            // By our own clock: at the server it may be there a while longer.
+            self.watches.insist(&mine.spot);
             self.tell(Wake::Event(Event::Lost(mine.key, Why::Disconnected)));
         }
     }
@@ -212,7 +216,7 @@ impl Client {
     /// An entry is gone, or never came to be.
     pub(crate) fn forget(self: &Arc<Self>, req: &ReqId) -> Option<Mine> {
         let mine = self.entries.gone(req)?;
-        self.watches.disown(&mine.spot);
+        self.watches.left(&mine.spot);
         if mine.session.exit() {
             self.revoke_later(&mine.session);
         }
@@ -264,6 +268,7 @@ impl Client {
                 Event::Lost(mine.key, Why::Revoked)
             }
             News::Put(_) => return,
+            News::Joined => Event::Contended(mine.key),
             News::Missed => {
                 self.tell(Wake::Everybody);
                 Event::InDoubt(mine.key)

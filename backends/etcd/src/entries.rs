@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use distlock_core::ReqId;
 use distlock_core::line::Spot;
 use distlock_core::seam::Key;
+use distlock_core::{FullName, ReqId};
 
+use crate::place::Place;
 use crate::session::Session;
 
 /// So many requests that left are remembered. One that comes back later than that was kept waiting
@@ -24,6 +25,8 @@ pub(crate) struct Mine {
     /// It was answered.
     pub(crate) joined: bool,
     pub(crate) leaving: Option<Leaving>,
+    /// The create revision, once it is known.
+    created: Option<i64>,
 }
 
 /// How far an entry has left.
@@ -41,6 +44,8 @@ pub(crate) struct Entries(Mutex<Tables>);
 #[derive(Default)]
 struct Tables {
     mine: HashMap<ReqId, Mine>,
+    /// Those that stand in line, in its order.
+    lines: HashMap<FullName, VecDeque<Arc<Place>>>,
     spent: HashSet<ReqId>,
     forgetting: VecDeque<ReqId>,
 }
@@ -59,7 +64,7 @@ impl Entries {
         tables.mine.entry(key.req).or_insert_with(|| {
             session.enter();
             let (key, spot, session) = (key.clone(), spot.clone(), session.clone());
-            Mine { key, spot, session, doubt: false, joined: false, leaving: None }
+            Mine { key, spot, session, doubt: false, joined: false, leaving: None, created: None }
         });
         true
     }
@@ -108,7 +113,10 @@ impl Entries {
 
     /// An entry is gone, or never came to be.
     pub(crate) fn gone(&self, req: &ReqId) -> Option<Mine> {
-        self.tables().mine.remove(req)
+        let mut tables = self.tables();
+        let mine = tables.mine.remove(req)?;
+        tables.unseat(&mine);
+        Some(mine)
     }
 
     pub(crate) fn knows(&self, req: &ReqId) -> bool {
@@ -125,6 +133,45 @@ impl Entries {
         let on_it = |m: &Mine| Arc::ptr_eq(&m.session, session);
         let reqs: Vec<_> =
             tables.mine.iter().filter(|(_, m)| on_it(m)).map(|(req, _)| *req).collect();
-        reqs.iter().filter_map(|req| tables.mine.remove(req)).collect()
+        let ended: Vec<_> = reqs.iter().filter_map(|req| tables.mine.remove(req)).collect();
+        ended.iter().for_each(|mine| tables.unseat(mine));
+        ended
+    }
+
+    /// A request has its place in line.
+    pub(crate) fn seat(&self, req: &ReqId, place: &Arc<Place>) {
+        let mut tables = self.tables();
+        let tables = &mut *tables;
+        let Some(mine) = tables.mine.get_mut(req).filter(|m| m.created.is_none()) else { return };
+        mine.created = Some(place.created);
+        let line = tables.lines.entry(mine.key.lock.clone()).or_default();
+        let at = line.partition_point(|p| p.created < place.created);
+        line.insert(at, place.clone());
+    }
+
+    /// Whether anybody of this client stands in a line.
+    pub(crate) fn in_line(&self, lock: &FullName) -> bool {
+        self.tables().lines.contains_key(lock)
+    }
+
+    /// The next of this client behind a place.
+    pub(crate) fn behind(&self, lock: &FullName, created: i64) -> Option<Arc<Place>> {
+        let tables = self.tables();
+        let line = tables.lines.get(lock)?;
+        line.get(line.partition_point(|p| p.created <= created)).cloned()
+    }
+}
+
+impl Tables {
+    fn unseat(&mut self, mine: &Mine) {
+        let Some(created) = mine.created else { return };
+        let Some(line) = self.lines.get_mut(&mine.key.lock) else { return };
+        let at = line.partition_point(|p| p.created < created);
+        if line.get(at).is_some_and(|p| p.created == created) {
+            line.remove(at);
+        }
+        if line.is_empty() {
+            self.lines.remove(&mine.key.lock);
+        }
     }
 }

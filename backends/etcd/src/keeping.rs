@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 
 use crate::client::Client;
 use crate::meta::Meta;
-use crate::store::EtcdPlace;
+use crate::place::EtcdPlace;
 use crate::txn;
 use crate::wire::proto::{Done, TxnResponse};
 

@@ -41,6 +41,11 @@ pub(crate) fn entry(lock: &FullName, req: ReqId) -> String {
     format!("{}{req}", line(lock))
 }
 
+/// The prefix that an entry is below.
+pub(crate) fn line_of(entry: &str) -> &str {
+    &entry[..entry.rfind('/').map_or(0, |slash| slash + 1)]
+}
+
 /// What says that a request left for good.
 pub(crate) fn tombstone(req: ReqId) -> String {
     format!("{GONE}{req}")
@@ -86,6 +91,7 @@ mod tests {
                 };
                 let key = entry(&lock, req);
                 assert_eq!(key.matches('/').count(), 3, "{key}");
+                assert_eq!(line_of(&key), line(&lock));
                 let (back, rest) = parse(key.as_bytes()).unwrap();
                 assert_eq!((back, rest.parse().unwrap()), (lock, req));
                 assert!(seen.insert(key));

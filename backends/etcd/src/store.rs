@@ -1,13 +1,14 @@
 //! etcd as a store of the line family.
 //!
 //! 1. Join: one transaction puts the request's key on the client's lease, unless the key or its
-//!    tombstone exists, and reads the line. First by create revision holds.
-//! 2. Who waits watches the key just ahead, from the revision it read.
+//!    tombstone exists, and reads the line if it was not empty. First by create revision holds.
+//! 2. Who waits watches the key just ahead, from the revision it read; an entry of the same client
+//!    tells of its end by itself.
 //! 3. Proof: a transaction with a write in it, which only passes while the key has the create
 //!    revision it was made with. It follows a keep-alive of the lease, never goes beside it.
 //! 4. Renewal: one keep-alive a lease, then one such transaction for all that is held.
-//! 5. Leave: delete, if it is still that key. A join without an answer leaves with a tombstone on
-//!    the same lease, so that it cannot arrive later.
+//! 5. Leave: delete, and prove the next in line by the same write if it is of this client. A join
+//!    without an answer leaves with a tombstone on the same lease, so that it cannot arrive later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +24,13 @@ use distlock_core::{
 
 use crate::client::Client;
 use crate::meta::{Meta, revision, token, told};
+use crate::place::{EtcdPlace, Place};
 use crate::session::{Session, random};
-use crate::wire::link::{Answer, Turn};
-use crate::wire::proto::{KeyValue, TxnResponse};
+use crate::wire::link::Answer;
+use crate::wire::proto::{Do, Done, KeyValue, TxnResponse};
+use crate::wire::together::Written;
 use crate::wire::trouble::Fault;
-use crate::{keeping, keys, listing, txn};
+use crate::{keeping, keys, leaving, listing, txn};
 
 /// A lease that ends between keeping and using it is made anew so often.
 const LEASES: usize = 3;
@@ -37,30 +40,17 @@ pub struct Etcd {
     pub(crate) client: Arc<Client>,
 }
 
-/// An entry of this client's own.
-#[derive(Clone)]
-pub struct EtcdPlace(pub(crate) Arc<Place>);
-
-pub(crate) struct Place {
-    pub(crate) spot: Spot,
-    pub(crate) created: i64,
-    pub(crate) session: Arc<Session>,
-    pub(crate) mode: Mode,
-    /// How many stood ahead when it joined: never more since.
-    ahead: i64,
-    /// A duplicate of its put may still be on its way.
-    doubt: bool,
-}
-
 impl Etcd {
     fn wall(&self) -> u64 {
         self.client.clock().wall_micros()
     }
 
     /// An entry that is there: from now on it is watched, unless it is given back soon.
-    fn place(&self, place: Place) -> EtcdPlace {
-        self.client.watches.own(&place.spot, place.created);
-        EtcdPlace(Arc::new(place))
+    fn place(&self, ask: &Ask, place: Place, alone: bool) -> EtcdPlace {
+        self.client.watches.own(&place.spot, place.created, alone);
+        let place = Arc::new(place);
+        self.client.entries.seat(&ask.req, &place);
+        EtcdPlace(place)
     }
 
     /// The line as far as it was read for an entry; `ahead` at most are ahead of it.
@@ -96,12 +86,22 @@ impl Etcd {
         Line { entries, skipped, behind, seen }
     }
 
+    /// The line was read for an entry; whether it is the first.
+    fn looked(&self, me: &Place, line: &Line) -> bool {
+        me.saw(line);
+        let (mine, seen) = (token(me.created), i64::try_from(line.seen).unwrap_or(i64::MAX - 1));
+        let first = line.entries.first().is_some_and(|e| e.token == mine && !e.revoked);
+        if first && line.waiting_behind(mine) == 0 {
+            self.client.watches.alone(&me.spot, seen);
+        }
+        first
+    }
+
     /// One attempt to join; `None` when the lease had ended before.
     async fn enter(
         &self,
         ask: &Ask,
         session: Arc<Session>,
-        turn: Turn<'_>,
     ) -> Result<Option<Joined<EtcdPlace>>, Error> {
         let client = &self.client;
         let spot = Spot::from(keys::entry(&ask.lock, ask.req));
@@ -109,9 +109,13 @@ impl Etcd {
             return Ok(Some(Joined::Spent));
         }
         // From here on it may arrive, and whoever drops this must be able to undo it.
-        let txn = txn::join(ask, Meta::of(ask, self.wall()).bytes(), session.id);
-        let answer = client.link.txn_in_turn(&txn).await;
-        drop((turn, txn));
+        let others = client.entries.in_line(&ask.lock);
+        let txn = txn::join(ask, Meta::of(ask, self.wall()).bytes(), session.id, others);
+        // Among others of one line there is nothing to gain by going together.
+        let answer = match others {
+            true => client.link.txn(&txn).await,
+            false => client.together.write(&ask.lock, Do::Txn(txn)).await.map(unwrapped),
+        };
         match answer {
             Ok(a) => self.joined(ask, &session, spot, a).await.map(Some),
             // Nothing can arrive on a lease that has ended.
@@ -142,7 +146,7 @@ impl Etcd {
         spot: Spot,
         answer: Answer<TxnResponse>,
     ) -> Result<Joined<EtcdPlace>, Error> {
-        let (client, Answer { said, doubt }) = (&self.client, answer);
+        let (client, doubt, said) = (&self.client, answer.doubt, txn::joined(answer.said));
         let now = said.header.map_or(0, |h| h.revision);
         let found = match said.succeeded {
             true => None,
@@ -164,19 +168,24 @@ impl Etcd {
         };
         let Some(doubt) = client.entries.joined(&ask.req, doubt) else { return Ok(Joined::Spent) };
         let Some(kv) = found else {
-            let ahead = txn::ranges(&said).next().map_or(0, |r| r.count - 1);
-            let line = self.line_of(&said, ask.mode, now, ahead);
+            let count = txn::ranges(&said).next().map(|r| r.count);
+            let ahead = count.map_or(0, |n| n - 1);
+            let line = match count {
+                Some(_) => self.line_of(&said, ask.mode, now, ahead),
+                None => alone(ask, &spot, now),
+            };
             let lease = client.lease(session).ok_or_else(|| ended(client))?;
-            let (session, mode) = (session.clone(), ask.mode);
-            let place = self.place(Place { spot, created: now, session, mode, ahead, doubt });
+            let place = Place::new(spot, now, session.clone(), ask.mode, ahead, doubt);
+            place.saw(&line);
+            let place = self.place(ask, place, ahead == 0);
             return Ok(Joined::In { place, line, lease });
         };
         // An earlier attempt of the same request: it may be on an earlier lease.
         let on = client.entries.get(&ask.req).map(|m| m.session);
         let session = on.filter(|s| s.id == kv.lease).unwrap_or_else(|| session.clone());
         let lease = client.lease(&session).ok_or_else(|| ended(client))?;
-        let (created, mode, ahead) = (kv.create_revision, ask.mode, i64::MAX);
-        let place = self.place(Place { spot, created, session, mode, ahead, doubt });
+        let place = Place::new(spot, kv.create_revision, session, ask.mode, i64::MAX, doubt);
+        let place = self.place(ask, place, false);
         let line = self.line(&ask.lock, &place).await?;
         Ok(Joined::In { place, line, lease })
     }
@@ -189,6 +198,33 @@ impl Etcd {
         let behind = first.count - i64::try_from(entries.len()).unwrap_or(0);
         Line { entries, behind: u32::try_from(behind.max(0)).unwrap_or(u32::MAX), seen, skipped: 0 }
     }
+}
+
+/// A transaction's answer, alone or among others.
+fn unwrapped(Answer { said, doubt }: Answer<Written>) -> Answer<TxnResponse> {
+    let said = match said.done {
+        Done::Txn(txn) => TxnResponse { header: said.header, ..txn },
+        _ => TxnResponse { header: said.header, ..TxnResponse::default() },
+    };
+    Answer { said, doubt }
+}
+
+/// The line that one has joined who found it empty.
+fn alone(ask: &Ask, spot: &Spot, created: i64) -> Line {
+    let me = Entry {
+        spot: spot.clone(),
+        token: token(created),
+        req: Some(ask.req),
+        owner: Some(ask.owner.clone()),
+        label: ask.label.clone(),
+        mode: ask.mode,
+        age: Duration::ZERO,
+        left: Some(ask.ttl),
+        lingering: false,
+        revoked: false,
+    };
+    let seen = u64::try_from(created).unwrap_or(0);
+    Line { entries: vec![me], seen, ..Line::default() }
 }
 
 fn ended(client: &Client) -> Error {
@@ -235,9 +271,8 @@ impl LineStore for Etcd {
     async fn join(&self, ask: &Ask) -> Result<Joined<EtcdPlace>, Error> {
         for _ in 0..LEASES {
             let (session, _) = self.client.session(ask.ttl).await?;
-            let turn = self.client.link.turn().await?;
-            // In a box made only now: a crowd that waits for its turn must not carry the call's state.
-            if let Some(joined) = Box::pin(self.enter(ask, session, turn)).await? {
+            // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
+            if let Some(joined) = Box::pin(self.enter(ask, session)).await? {
                 return Ok(joined);
             }
         }
@@ -245,8 +280,27 @@ impl LineStore for Etcd {
     }
 
     async fn line(&self, lock: &FullName, me: &EtcdPlace) -> Result<Line, Error> {
-        let said = self.client.link.txn(&txn::look(lock, me.0.mode, me.0.created)).await?.said;
-        Ok(self.line_of(&said, me.0.mode, me.0.created, me.0.ahead))
+        let (client, me) = (&self.client, &*me.0);
+        // Who left just ahead of it has seen to it already.
+        if let Some(line) = me.shown_line() {
+            self.looked(me, &line);
+            return Ok(line);
+        }
+        let next = match me.is_next(|ahead| client.watches.was_rung(ahead)) {
+            true => client.touch(&me.session).await?,
+            false => None,
+        };
+        let txn = match next {
+            Some(_) => txn::look_as_next(lock, &me.spot, me.created),
+            None => txn::look(lock, me.mode, me.created),
+        };
+        let said = client.link.txn(&txn).await?.said;
+        let line = self.line_of(&said, me.mode, me.created, me.ahead);
+        let first = self.looked(me, &line);
+        if let Some(lease) = next.filter(|_| first && said.succeeded) {
+            me.show(None, lease);
+        }
+        Ok(line)
     }
 
     async fn gone(&self, _lock: &FullName, watch: &[Spot], seen: u64) {
@@ -255,6 +309,11 @@ impl LineStore for Etcd {
 
     async fn prove(&self, key: &Key, place: &EtcdPlace) -> Result<Proven, Error> {
         let client = &self.client;
+        // By the very write that told it so.
+        let shown = place.0.shown().filter(|lease| !lease.left(client.moment()).is_zero());
+        if let Some(lease) = shown {
+            return Ok(Proven::Mine(lease));
+        }
         let Some(lease) = client.touch(&place.0.session).await? else {
             return Ok(Proven::Lost(Why::Disconnected));
         };
@@ -293,52 +352,7 @@ impl LineStore for Etcd {
     }
 
     async fn leave(&self, key: &Key, place: Option<&EtcdPlace>) -> Result<Released, Error> {
-        let client = &self.client;
-        let now = client.moment();
-        let mine = client.entries.leave(&key.req, |session| !session.is_over(now));
-        if let Some(mine) = &mine {
-            client.watches.disown(&mine.spot);
-        }
-        let doubt = mine.as_ref().is_some_and(|m| m.doubt || !m.joined);
-        let (txn, buried) = match (place.map(|p| &p.0), &mine) {
-            (Some(p), _) if !doubt && !p.doubt => (txn::leave(&p.spot, p.created), None),
-            (Some(p), _) => {
-                (txn::cancel(&key.lock, key.req, p.session.id), Some(p.session.clone()))
-            }
-            (None, Some(m)) => {
-                (txn::cancel(&key.lock, key.req, m.session.id), Some(m.session.clone()))
-            }
-            // It never left for the cluster, and never will.
-            (None, None) => return Ok(Released::WasLost),
-        };
-        let answer = match client.link.txn(&txn).await {
-            Ok(answer) => answer,
-            // Its lease has ended, and it with it.
-            Err(Fault::NoLease) => {
-                client.forget(&key.req);
-                return Ok(Released::WasLost);
-            }
-            Err(fault) => {
-                let e = Error::from(fault);
-                if e.outcome() == Outcome::Unknown {
-                    client.entries.left_in_doubt(&key.req);
-                }
-                return Err(e);
-            }
-        };
-        client.forget(&key.req);
-        if let Some(session) = buried {
-            client.buried(&session);
-        }
-        let revoked = |kv: &KeyValue| Meta::read(&kv.value).is_some_and(|m| m.revoked);
-        let leaving = mine.and_then(|m| m.leaving);
-        // Not there: if an earlier attempt had no answer, and the lease was alive then, it was that.
-        let ours = leaving.is_some_and(|l| l.sound && (l.doubt || answer.doubt));
-        Ok(match txn::deleted(&answer.said).next() {
-            Some(kv) if !revoked(kv) => Released::Released,
-            None if ours => Released::Released,
-            _ => Released::WasLost,
-        })
+        leaving::leave(&self.client, key, place).await
     }
 
     async fn lines(&self, query: &Query) -> Result<Vec<(FullName, Line)>, Error> {

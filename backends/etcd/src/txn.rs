@@ -39,7 +39,13 @@ fn get(key: &str) -> RequestOp {
 }
 
 fn delete(key: &str) -> RequestOp {
-    op(Do::Delete(DeleteRequest { key: key.into(), prev_kv: true }))
+    op(Do::Delete(release(key)))
+}
+
+/// Removes an entry of this client's own. Its key is its request's alone, so there is nothing to
+/// compare: a late duplicate of a join that is not in doubt does not exist.
+pub(crate) fn release(key: &str) -> DeleteRequest {
+    DeleteRequest { key: key.into(), prev_kv: true }
 }
 
 /// Part of a lock's line, in order of creation.
@@ -54,34 +60,66 @@ fn part(lock: &FullName, order: i32) -> RangeRequest {
     }
 }
 
+/// The first in line, and how many there are.
+fn first(lock: &FullName) -> RequestOp {
+    op(Do::Range(RangeRequest { limit: 1, ..part(lock, ASCEND) }))
+}
+
 /// The line as far as it matters to an entry: the first, and those up to it, nearest first. The
 /// other modes need to know the modes of all ahead.
 fn ahead(lock: &FullName, mode: Mode, upto: i64) -> Vec<RequestOp> {
     let near = RangeRequest { max_create_revision: upto, ..part(lock, DESCEND) };
     match mode {
         Mode::Exclusive => {
-            let first = RangeRequest { limit: 1, ..part(lock, ASCEND) };
             let near = RangeRequest { limit: NEAR, keys_only: true, ..near };
-            vec![op(Do::Range(first)), op(Do::Range(near))]
+            vec![first(lock), op(Do::Range(near))]
         }
         Mode::Shared | Mode::Permit(_) => vec![op(Do::Range(near))],
     }
 }
 
-/// Joins the line, unless the request is there or left it before. Without patience an exclusive one
-/// joins only an empty line.
-pub(crate) fn join(ask: &Ask, value: Vec<u8>, lease: i64) -> TxnRequest {
+/// Joins the line, unless the request is there or left it before.
+///
+/// An exclusive request is first tried on an empty line, which is all there is to read then. Without
+/// patience that is all; with it, the other branch joins the line as it is. Where the line is known
+/// not to be empty, that is asked at once.
+pub(crate) fn join(ask: &Ask, value: Vec<u8>, lease: i64, others: bool) -> TxnRequest {
     let (key, tombstone) = (keys::entry(&ask.lock, ask.req), keys::tombstone(ask.req));
     let put = PutRequest { key: key.clone().into(), value, lease, ..PutRequest::default() };
-    let mut compare = vec![created(&key, 0), created(&tombstone, 0)];
-    let mut success = vec![op(Do::Put(put))];
-    let mut failure = vec![get(&key), get(&tombstone)];
+    let put = op(Do::Put(put));
+    let why = [get(&key), get(&tombstone)];
     if ask.mode == Mode::Exclusive && ask.patience == Patience::Never {
-        compare.push(nobody(&ask.lock));
-        failure.extend(ahead(&ask.lock, ask.mode, 0));
+        let [mine, grave] = why;
+        return TxnRequest {
+            compare: vec![nobody(&ask.lock), created(&tombstone, 0)],
+            success: vec![put],
+            failure: vec![mine, grave, first(&ask.lock)],
+        };
     }
+    let mut success = vec![put.clone()];
     success.extend(ahead(&ask.lock, ask.mode, 0));
-    TxnRequest { compare, success, failure }
+    let anyway = TxnRequest {
+        compare: vec![created(&key, 0), created(&tombstone, 0)],
+        success,
+        failure: why.into(),
+    };
+    if others || ask.mode != Mode::Exclusive {
+        return anyway;
+    }
+    TxnRequest {
+        compare: vec![nobody(&ask.lock), created(&tombstone, 0)],
+        success: vec![put],
+        failure: vec![op(Do::Txn(anyway))],
+    }
+}
+
+/// The answer to a join, whichever branch gave it.
+pub(crate) fn joined(said: TxnResponse) -> TxnResponse {
+    let header = said.header;
+    match said.responses.first().and_then(|r| r.response.as_ref()) {
+        Some(Done::Txn(inner)) => TxnResponse { header, ..inner.clone() },
+        _ => said,
+    }
 }
 
 /// Reads the line.
@@ -106,6 +144,20 @@ pub(crate) fn prove(key: &str, revision: i64) -> TxnRequest {
     }
 }
 
+/// Reads the line for the one who is next in it, and shows in the same write that it is there: if it
+/// turns out to be the first, nothing is left to prove.
+pub(crate) fn look_as_next(lock: &FullName, key: &str, revision: i64) -> TxnRequest {
+    TxnRequest { success: ahead(lock, Mode::Exclusive, revision), ..prove(key, revision) }
+}
+
+/// Leaves the line, and shows in the same write that the one behind, which is of this client too, is
+/// there and the first now.
+pub(crate) fn hand_over(lock: &FullName, key: &str, next: &str, revision: i64) -> TxnRequest {
+    let compare = vec![created(next, revision)];
+    let proof = TxnRequest { compare, success: vec![first(lock)], ..TxnRequest::default() };
+    TxnRequest { success: vec![delete(key), op(Do::Txn(proof))], ..TxnRequest::default() }
+}
+
 /// Many proofs in one, each with the length of its line.
 pub(crate) fn prove_all<'a>(all: impl Iterator<Item = (&'a FullName, &'a str, i64)>) -> TxnRequest {
     let one = |(lock, key, revision): (&FullName, &str, i64)| {
@@ -117,7 +169,7 @@ pub(crate) fn prove_all<'a>(all: impl Iterator<Item = (&'a FullName, &'a str, i6
     TxnRequest { success: all.map(one).collect(), ..TxnRequest::default() }
 }
 
-/// Leaves the line.
+/// Takes away an entry, if it is this very one.
 pub(crate) fn leave(key: &str, revision: i64) -> TxnRequest {
     let compare = vec![created(key, revision)];
     TxnRequest { compare, success: vec![delete(key)], ..TxnRequest::default() }

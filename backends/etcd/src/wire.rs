@@ -6,5 +6,6 @@ pub(crate) mod link;
 pub(crate) mod login;
 pub(crate) mod nodes;
 pub(crate) mod proto;
+pub(crate) mod together;
 pub(crate) mod trouble;
 pub(crate) mod watches;

@@ -51,10 +51,10 @@ pub(crate) struct Link {
 }
 
 /// Room for a call; `None` where none is needed.
-pub(crate) type Turn<'a> = Option<SemaphorePermit<'a>>;
+type Turn<'a> = Option<SemaphorePermit<'a>>;
 
 /// How many calls are under way at once.
-pub(crate) const AT_ONCE: usize = 32;
+pub(crate) const AT_ONCE: usize = 128;
 
 fn grpc(pick: &Pick) -> Grpc<tonic::transport::Channel> {
     Grpc::new(pick.channel.clone()).max_decoding_message_size(LARGEST)
@@ -141,7 +141,7 @@ impl Link {
     }
 
     /// Room for one more call. Renewals and what was dropped, on the library's own thread, never wait.
-    pub(crate) async fn turn(&self) -> Result<Turn<'_>, Fault> {
+    async fn turn(&self) -> Result<Turn<'_>, Fault> {
         if engine::on_library_thread() {
             return Ok(None);
         }
@@ -229,11 +229,6 @@ impl Link {
             }
             Next::Final(fault) => self.told(fault.into()),
         }
-    }
-
-    /// A transaction of one who has his turn.
-    pub(crate) async fn txn_in_turn(&self, txn: &TxnRequest) -> Result<Answer<TxnResponse>, Fault> {
-        Box::pin(self.ask("/etcdserverpb.KV/Txn", txn, Tries::Many)).await
     }
 
     /// A transaction.

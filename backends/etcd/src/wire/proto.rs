@@ -247,8 +247,14 @@ pub(crate) enum Watching {
 pub(crate) struct WatchCreate {
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) key: Vec<u8>,
+    /// With it, all keys from the first up to this.
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(crate) start_revision: i64,
+    /// What is not told: 0 are puts, 1 are deletes.
+    #[prost(int32, repeated, tag = "5")]
+    pub(crate) filters: Vec<i32>,
     /// Chosen by us, so that nothing must wait for an answer.
     #[prost(int64, tag = "7")]
     pub(crate) watch_id: i64,

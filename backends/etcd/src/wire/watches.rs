@@ -1,7 +1,8 @@
 //! Watches of all kinds of a client over one stream, opened anew after a loss.
 //!
 //! A key is watched once, however many care: a waiter watches the one just ahead, and whoever has an
-//! entry watches that. Each watch starts at the revision that was read, so nothing is missed in
+//! entry watches that. An entry of this client that is young or about to leave is not watched at the
+//! server at all: whoever waits for its end hears of it from the one who leaves. Each watch starts at the revision that was read, so nothing is missed in
 //! between, and after a loss of the stream it starts there again.
 
 use std::collections::{HashMap, VecDeque};
@@ -17,7 +18,8 @@ use tonic::Streaming;
 
 use super::link::Link;
 use super::nodes::Pick;
-use super::proto::{WatchCancel, WatchCreate, WatchRequest, WatchResponse, Watching};
+use super::proto::{Event, WatchCancel, WatchCreate, WatchRequest, WatchResponse, Watching};
+use crate::keys;
 
 const PATH: &str = "/etcdserverpb.Watch/Watch";
 const PAUSE: Duration = Duration::from_millis(50);
@@ -25,12 +27,19 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// no watch at all.
 const YOUNG: Duration = Duration::from_millis(50);
 
+/// Those that have grown up meanwhile are asked for together.
+const STEP: Duration = Duration::from_millis(20);
+/// So many that are gone are remembered, until those who were told have looked.
+const RUNG: usize = 128;
+
 /// News of an entry of one's own.
 pub(crate) enum News {
     /// It was written: marked as taken away, that is.
     Put(Vec<u8>),
     /// It is gone.
     Deleted,
+    /// Somebody joined its line, which had been empty but for it.
+    Joined,
     /// What happened to it since is not known any more.
     Missed,
 }
@@ -55,14 +64,34 @@ struct State {
     /// What the stream is to be told.
     changes: Vec<WatchRequest>,
     /// Own entries that are not watched yet, oldest first.
-    young: VecDeque<(BootInstant, Spot, i64)>,
-    /// Own entries, watched or about to be.
-    own: HashMap<Spot, ()>,
+    young: VecDeque<Young>,
+    /// Own entries, watched or about to be, or about to be given back.
+    own: HashMap<Spot, Own>,
+    /// Own entries that are alone in line: for each the watch for who joins, and from where on.
+    alone: HashMap<Spot, (i64, i64)>,
+    /// What somebody was told to be gone, the last ones.
+    rung: VecDeque<Spot>,
     running: bool,
 }
 
+/// What is to be watched unless it is over soon.
+struct Young {
+    at: BootInstant,
+    spot: Spot,
+    from: i64,
+    /// Not the entry, but who joins its line.
+    company: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Own {
+    Stands,
+    Leaves,
+}
+
 struct Watched {
-    id: i64,
+    /// `None` while the server is not asked, because the entry is our own.
+    id: Option<i64>,
     /// The first revision that is news.
     from: i64,
     bells: Vec<Arc<Notify>>,
@@ -85,21 +114,38 @@ impl Watches {
         {
             let mut state = self.state();
             for spot in spots {
-                state.watch(spot, seen + 1).bells.push(bell.clone());
+                state.care(spot, seen + 1).bells.push(bell.clone());
             }
             self.run(&mut state);
+            self.tell(state);
         }
-        self.poke.notify_one();
         bell.notified().await;
     }
 
-    /// An entry of one's own is to be watched, unless it is gone again soon.
-    pub(crate) fn own(self: &Arc<Self>, spot: &Spot, created: i64) {
+    /// An entry of one's own is to be watched, unless it is gone again soon; and if it is alone in
+    /// line, who joins that.
+    pub(crate) fn own(self: &Arc<Self>, spot: &Spot, created: i64, alone: bool) {
         let mut state = self.state();
-        let at = self.link.clock.now().plus(YOUNG);
-        state.young.push_back((at, spot.clone(), created + 1));
-        state.own.insert(spot.clone(), ());
-        let first = state.young.len() == 1;
+        state.own.insert(spot.clone(), Own::Stands);
+        self.soon(state, spot, created + 1, &[false, true][..=usize::from(alone)]);
+    }
+
+    /// An entry of one's own that was proven is alone in line.
+    pub(crate) fn alone(self: &Arc<Self>, spot: &Spot, seen: i64) {
+        self.soon(self.state(), spot, seen + 1, &[true]);
+    }
+
+    fn soon(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        spot: &Spot,
+        from: i64,
+        what: &[bool],
+    ) {
+        let (first, at) = (state.young.is_empty(), self.link.clock.now().plus(YOUNG));
+        for company in what.iter().copied() {
+            state.young.push_back(Young { at, spot: spot.clone(), from, company });
+        }
         self.run(&mut state);
         drop(state);
         if first {
@@ -107,16 +153,52 @@ impl Watches {
         }
     }
 
-    /// An entry is not one's own any more, or about to be given back.
+    /// An entry of one's own is about to be given back.
     pub(crate) fn disown(&self, spot: &Spot) {
         let mut state = self.state();
-        state.own.remove(spot);
+        if let Some(own) = state.own.get_mut(spot) {
+            *own = Own::Leaves;
+        }
+        state.accompany(spot);
         state.tidy(spot);
+        self.tell(state);
+    }
+
+    /// An entry of one's own is gone, and who waited for that hears of it.
+    pub(crate) fn left(&self, spot: &Spot) {
+        let mut state = self.state();
+        state.own.remove(spot);
+        state.accompany(spot);
+        state.ring(spot);
+        state.tidy(spot);
+        self.tell(state);
+    }
+
+    /// Nobody here will tell when this entry is gone: the server is to.
+    pub(crate) fn insist(self: &Arc<Self>, spot: &Spot) {
+        let mut state = self.state();
+        state.own.remove(spot);
+        state.accompany(spot);
+        state.tidy(spot);
+        if let Some(from) = state.keys.get(spot).map(|w| w.from) {
+            state.watch(spot, from);
+        }
+        self.run(&mut state);
+        self.tell(state);
+    }
+
+    /// Has the stream told what has changed.
+    fn tell(&self, state: MutexGuard<'_, State>) {
         let told = !state.changes.is_empty();
         drop(state);
         if told {
             self.poke.notify_one();
         }
+    }
+
+    /// Whether somebody was told lately that this entry is gone.
+    pub(crate) fn was_rung(&self, spot: &Spot) -> bool {
+        self.state().rung.contains(spot)
     }
 
     /// Ends the stream. Takes effect in the background.
@@ -159,7 +241,7 @@ impl Watches {
 
     /// Until somebody pokes, or the oldest of the young is old enough.
     async fn nap(&self) {
-        let next = self.state().young.front().map_or(BootInstant::FAR, |(at, ..)| *at);
+        let next = self.state().young.front().map_or(BootInstant::FAR, |young| young.at.plus(STEP));
         tokio::select! {
             biased;
             () = self.poke.notified() => {}
@@ -172,8 +254,18 @@ impl Watches {
     fn ask_all(&self, tx: &UnboundedSender<WatchRequest>) -> bool {
         let mut state = self.state();
         state.changes.clear();
-        state.keys.iter().for_each(|(spot, w)| drop(tx.send(create(spot, w))));
-        !state.keys.is_empty()
+        let mut any = false;
+        for (spot, watched) in &state.keys {
+            if let Some(id) = watched.id {
+                let _ = tx.send(create(spot, id, watched.from));
+                any = true;
+            }
+        }
+        for (spot, (id, from)) in &state.alone {
+            let _ = tx.send(company(spot, *id, *from));
+            any = true;
+        }
+        any
     }
 
     async fn listen(
@@ -212,6 +304,16 @@ impl Watches {
         let mut news = Vec::new();
         let mut state = self.state();
         let spot = state.by_id.get(&said.watch_id).cloned();
+        if let Some(spot) = spot.as_ref().filter(|s| state.is_company(s, said.watch_id)) {
+            let other = |e: &Event| e.kv.as_ref().is_some_and(|kv| kv.key != spot.as_bytes());
+            // What was forgotten may have been somebody who joined.
+            if said.canceled || said.events.iter().any(other) {
+                state.accompany(spot);
+                drop(state);
+                (self.listener)(spot, News::Joined);
+            }
+            return true;
+        }
         if said.canceled {
             if said.compact_revision == 0 {
                 // By us, or by a member that takes the token for old.
@@ -222,7 +324,7 @@ impl Watches {
                 news.push((spot.clone(), News::Missed));
                 state.ring(&spot);
                 state.tidy(&spot);
-                if state.own.contains_key(&spot) {
+                if state.own.get(&spot) == Some(&Own::Stands) {
                     state.watch(&spot, said.compact_revision);
                 }
             }
@@ -230,10 +332,11 @@ impl Watches {
         for event in said.events {
             let Some(kv) = event.kv else { continue };
             let Some(spot) = std::str::from_utf8(&kv.key).ok().map(Spot::from) else { continue };
-            let own = state.own.contains_key(&spot);
+            let own = state.own.get(&spot) == Some(&Own::Stands);
             if event.kind == 1 {
                 state.ring(&spot);
                 state.own.remove(&spot);
+                state.accompany(&spot);
                 state.tidy(&spot);
             } else if let Some(watched) = state.keys.get_mut(&spot) {
                 watched.from = watched.from.max(kv.mod_revision + 1);
@@ -249,37 +352,71 @@ impl Watches {
     }
 }
 
-fn create(spot: &Spot, watched: &Watched) -> WatchRequest {
+fn create(spot: &Spot, watch_id: i64, start_revision: i64) -> WatchRequest {
     let key = spot.as_bytes().to_vec();
-    let create = WatchCreate { key, start_revision: watched.from, watch_id: watched.id };
+    let create = WatchCreate { key, start_revision, watch_id, ..WatchCreate::default() };
+    WatchRequest { request: Some(Watching::Create(create)) }
+}
+
+/// Who joins the line of an entry.
+fn company(spot: &Spot, watch_id: i64, start_revision: i64) -> WatchRequest {
+    let line = keys::line_of(spot);
+    let (key, range_end) = (line.as_bytes().to_vec(), keys::after(line));
+    let create = WatchCreate { key, range_end, start_revision, watch_id, filters: vec![1] };
     WatchRequest { request: Some(Watching::Create(create)) }
 }
 
 impl State {
-    fn watch(&mut self, spot: &Spot, from: i64) -> &mut Watched {
-        if !self.keys.contains_key(spot) {
-            self.last_id += 1;
-            let watched = Watched { id: self.last_id, from, bells: Vec::new() };
-            self.by_id.insert(watched.id, spot.clone());
-            self.changes.push(create(spot, &watched));
-            self.keys.insert(spot.clone(), watched);
+    fn is_company(&self, spot: &Spot, id: i64) -> bool {
+        self.alone.get(spot).is_some_and(|(of, _)| *of == id)
+    }
+
+    /// An entry is alone in line no more, or gone.
+    fn accompany(&mut self, spot: &Spot) {
+        if let Some((watch_id, _)) = self.alone.remove(spot) {
+            self.by_id.remove(&watch_id);
+            let cancel = Watching::Cancel(WatchCancel { watch_id });
+            self.changes.push(WatchRequest { request: Some(cancel) });
         }
-        self.keys.get_mut(spot).expect("just put there")
+    }
+
+    /// Somebody waits for the end of an entry. Of one of our own he is told here.
+    fn care(&mut self, spot: &Spot, from: i64) -> &mut Watched {
+        if !self.own.contains_key(spot) {
+            return self.watch(spot, from);
+        }
+        let unwatched = || Watched { id: None, from, bells: Vec::new() };
+        self.keys.entry(spot.clone()).or_insert_with(unwatched)
+    }
+
+    /// The server is to tell of an entry.
+    fn watch(&mut self, spot: &Spot, from: i64) -> &mut Watched {
+        let unwatched = || Watched { id: None, from, bells: Vec::new() };
+        let watched = self.keys.entry(spot.clone()).or_insert_with(unwatched);
+        if watched.id.is_none() {
+            watched.from = watched.from.min(from);
+            self.last_id += 1;
+            watched.id = Some(self.last_id);
+            self.by_id.insert(self.last_id, spot.clone());
+            self.changes.push(create(spot, self.last_id, watched.from));
+        }
+        watched
     }
 
     fn ring(&mut self, spot: &Spot) {
-        if let Some(watched) = self.keys.get_mut(spot) {
-            watched.bells.drain(..).for_each(|bell| bell.notify_one());
-        }
+        let Some(watched) = self.keys.get_mut(spot).filter(|w| !w.bells.is_empty()) else { return };
+        watched.bells.drain(..).for_each(|bell| bell.notify_one());
+        self.rung.truncate(RUNG - 1);
+        self.rung.push_front(spot.clone());
     }
 
     /// Ends a watch that nobody cares for.
     fn tidy(&mut self, spot: &Spot) {
-        let cares = |w: &Watched| !w.bells.is_empty() || self.own.contains_key(spot);
-        if self.keys.get(spot).is_none_or(cares) {
+        let own = self.own.get(spot) == Some(&Own::Stands);
+        if self.keys.get(spot).is_none_or(|w| !w.bells.is_empty() || own) {
             return;
         }
-        if let Some(Watched { id, .. }) = self.keys.remove(spot) {
+        if let Some(Watched { id: Some(id), .. }) = self.keys.remove(spot) {
             self.by_id.remove(&id);
             let cancel = Watching::Cancel(WatchCancel { watch_id: id });
             self.changes.push(WatchRequest { request: Some(cancel) });
@@ -287,10 +424,20 @@ impl State {
     }
 
     fn grow_up(&mut self, now: BootInstant) {
-        while self.young.front().is_some_and(|(at, ..)| *at <= now) {
-            let Some((_, spot, from)) = self.young.pop_front() else { return };
-            if self.own.contains_key(&spot) {
+        while self.young.front().is_some_and(|young| young.at <= now) {
+            let Some(Young { spot, from, company: joins, .. }) = self.young.pop_front() else {
+                return;
+            };
+            if self.own.get(&spot) != Some(&Own::Stands) {
+                continue;
+            }
+            if !joins {
                 self.watch(&spot, from);
+            } else if !self.alone.contains_key(&spot) {
+                self.last_id += 1;
+                self.by_id.insert(self.last_id, spot.clone());
+                self.changes.push(company(&spot, self.last_id, from));
+                self.alone.insert(spot, (self.last_id, from));
             }
         }
     }
@@ -312,10 +459,6 @@ impl Drop for Bells<'_> {
             }
             state.tidy(spot);
         }
-        let told = !state.changes.is_empty();
-        drop(state);
-        if told {
-            self.watches.poke.notify_one();
-        }
+        self.watches.tell(state);
     }
 }

@@ -5,6 +5,7 @@
 mod child;
 mod cluster;
 mod errors;
+mod handover;
 mod interop;
 mod kit;
 mod moves;
@@ -25,6 +26,7 @@ fn main() {
     let parts = [
         cluster::TRIALS,
         errors::TRIALS,
+        handover::TRIALS,
         interop::TRIALS,
         moves::TRIALS,
         replies::TRIALS,

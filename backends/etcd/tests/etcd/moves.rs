@@ -36,12 +36,12 @@ pub(crate) fn ask(name: &str, ttl: Duration) -> Ask {
     }
 }
 
-async fn store(addr: std::net::SocketAddr) -> Etcd {
+pub(crate) async fn store(addr: std::net::SocketAddr) -> Etcd {
     let url = format!("etcd://{addr}?timeout=5s");
     Etcd::connect(StoreUrl::parse(&url).unwrap()).await.unwrap()
 }
 
-async fn join(store: &Etcd, ask: &Ask) -> (EtcdPlace, Lease) {
+pub(crate) async fn join(store: &Etcd, ask: &Ask) -> (EtcdPlace, Lease) {
     match store.join(ask).await.unwrap() {
         Joined::In { place, lease, .. } => (place, lease),
         other => panic!("not in line: {}", matches!(other, Joined::Spent)),
