@@ -107,11 +107,12 @@ fn woken_all_the_same() {
         let (watching, ahead, lock) =
             (store.clone(), line.entries[0].spot.clone(), two.lock.clone());
         let gone = task(async move { watching.gone(&lock, &[ahead], line.seen).await });
-        // It arrives, later, and whoever asked has gone away.
+        // Whoever leaves has gone away, and will tell nobody.
         proxy.cut_both();
         let left = Clock::system().timeout(ms(100), store.leave(&one.key(), Some(&place))).await;
         assert!(left.is_none());
         proxy.heal();
+        etcdctl(&server, &["del", &store.proof(&place).unwrap().key]).await.unwrap();
         soon("the entry is gone", gone).await.unwrap();
         store.close().await;
     });
