@@ -26,7 +26,7 @@ use crate::client::Client;
 use crate::meta::{Meta, revision, token, told};
 use crate::place::{EtcdPlace, Place};
 use crate::session::{Session, random};
-use crate::wire::link::Answer;
+use crate::wire::link::{Answer, Turn};
 use crate::wire::proto::{Do, Done, KeyValue, TxnResponse};
 use crate::wire::together::Written;
 use crate::wire::trouble::Fault;
@@ -102,6 +102,7 @@ impl Etcd {
         &self,
         ask: &Ask,
         session: Arc<Session>,
+        turn: Turn<'_>,
     ) -> Result<Option<Joined<EtcdPlace>>, Error> {
         let client = &self.client;
         let spot = Spot::from(keys::entry(&ask.lock, ask.req));
@@ -113,9 +114,10 @@ impl Etcd {
         let txn = txn::join(ask, Meta::of(ask, self.wall()).bytes(), session.id, others);
         // Among others of one line there is nothing to gain by going together.
         let answer = match others {
-            true => client.link.txn(&txn).await,
+            true => client.link.txn_in_turn(&txn).await,
             false => client.together.write(&ask.lock, Do::Txn(txn)).await.map(unwrapped),
         };
+        drop(turn);
         match answer {
             Ok(a) => self.joined(ask, &session, spot, a).await.map(Some),
             // Nothing can arrive on a lease that has ended.
@@ -271,8 +273,9 @@ impl LineStore for Etcd {
     async fn join(&self, ask: &Ask) -> Result<Joined<EtcdPlace>, Error> {
         for _ in 0..LEASES {
             let (session, _) = self.client.session(ask.ttl).await?;
-            // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
-            if let Some(joined) = Box::pin(self.enter(ask, session)).await? {
+            let turn = self.client.link.turn().await?;
+            // In a box made only now: a crowd that waits for its turn must not carry the call's state.
+            if let Some(joined) = Box::pin(self.enter(ask, session, turn)).await? {
                 return Ok(joined);
             }
         }

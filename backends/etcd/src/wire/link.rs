@@ -51,10 +51,10 @@ pub(crate) struct Link {
 }
 
 /// Room for a call; `None` where none is needed.
-type Turn<'a> = Option<SemaphorePermit<'a>>;
+pub(crate) type Turn<'a> = Option<SemaphorePermit<'a>>;
 
 /// How many calls are under way at once.
-pub(crate) const AT_ONCE: usize = 128;
+pub(crate) const AT_ONCE: usize = 64;
 
 fn grpc(pick: &Pick) -> Grpc<tonic::transport::Channel> {
     Grpc::new(pick.channel.clone()).max_decoding_message_size(LARGEST)
@@ -81,6 +81,20 @@ impl Link {
         R: prost::Message + Default + Send + 'static,
     {
         let _turn = self.turn().await?;
+        self.call_in_turn(path, question, tries).await
+    }
+
+    /// A call of one who has his turn, or needs none.
+    pub(crate) async fn call_in_turn<Q, R>(
+        &self,
+        path: &'static str,
+        question: &Q,
+        tries: Tries,
+    ) -> Result<Answer<R>, Fault>
+    where
+        Q: prost::Message + Clone + Send + Sync + 'static,
+        R: prost::Message + Default + Send + 'static,
+    {
         // In a box made only now: a crowd that waits for its turn must not carry the call's state.
         Box::pin(self.ask(path, question, tries)).await
     }
@@ -141,7 +155,7 @@ impl Link {
     }
 
     /// Room for one more call. Renewals and what was dropped, on the library's own thread, never wait.
-    async fn turn(&self) -> Result<Turn<'_>, Fault> {
+    pub(crate) async fn turn(&self) -> Result<Turn<'_>, Fault> {
         if engine::on_library_thread() {
             return Ok(None);
         }
@@ -229,6 +243,11 @@ impl Link {
             }
             Next::Final(fault) => self.told(fault.into()),
         }
+    }
+
+    /// A transaction of one who has his turn, or needs none.
+    pub(crate) async fn txn_in_turn(&self, txn: &TxnRequest) -> Result<Answer<TxnResponse>, Fault> {
+        self.call_in_turn("/etcdserverpb.KV/Txn", txn, Tries::Many).await
     }
 
     /// A transaction.

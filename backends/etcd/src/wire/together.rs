@@ -4,6 +4,8 @@
 //! waits until one of them ends, and then goes with all that wait: one round trip, and one entry in
 //! the cluster's log. Inside, each is what it was, and idempotent; asked again, all are.
 //!
+//! Nobody needs a turn of the link for it: it sees to it itself that few are under way.
+//!
 //! All comparisons of a transaction are made before its first write, and all that it puts is of one
 //! revision. So no two writes about one lock ever go together.
 
@@ -109,7 +111,7 @@ impl Together {
         }
         let write = |w: &Waiting| RequestOp { request: Some(w.write.clone()) };
         let txn = TxnRequest { success: some.iter().map(write).collect(), ..TxnRequest::default() };
-        match self.link.txn(&txn).await {
+        match self.link.txn_in_turn(&txn).await {
             Ok(Answer { said, doubt }) => {
                 let header = said.header;
                 for (waiting, response) in some.into_iter().zip(said.responses) {
@@ -141,17 +143,18 @@ async fn alone(link: &Link, write: &Do) -> Sent {
         Do::Delete(delete) => {
             let path = "/etcdserverpb.KV/DeleteRange";
             let Answer { said, doubt } =
-                link.call::<_, DeleteResponse>(path, delete, Tries::Many).await?;
+                link.call_in_turn::<_, DeleteResponse>(path, delete, Tries::Many).await?;
             Ok(Answer { said: Written { header: None, done: Done::Delete(said) }, doubt })
         }
         Do::Txn(txn) => {
-            let Answer { said, doubt } = link.txn(txn).await?;
+            let Answer { said, doubt } = link.txn_in_turn(txn).await?;
             Ok(Answer { said: Written { header: said.header, done: Done::Txn(said) }, doubt })
         }
         Do::Put(_) | Do::Range(_) => {
             let write = RequestOp { request: Some(write.clone()) };
-            let Answer { said, doubt } =
-                link.txn(&TxnRequest { success: vec![write], ..TxnRequest::default() }).await?;
+            let Answer { said, doubt } = link
+                .txn_in_turn(&TxnRequest { success: vec![write], ..TxnRequest::default() })
+                .await?;
             let done = said.responses.into_iter().next().and_then(|r| r.response);
             let done = done.ok_or_else(|| Fault::Other(link.late()))?;
             Ok(Answer { said: Written { header: said.header, done }, doubt })
