@@ -8,12 +8,14 @@ use std::process::Command;
 use crate::part::follow;
 
 /// A program the tests start, and the Debian package it comes from.
-const NEEDED: [(&str, &str); 5] = [
+const NEEDED: [(&str, &str); 7] = [
     ("redis-server", "redis-server"),
     ("memcached", "memcached"),
     ("mariadbd", "mariadb-server"),
     ("postgres", "postgresql"),
     ("pgbouncer", "pgbouncer"),
+    ("etcd", "etcd-server"),
+    ("etcdctl", "etcd-client"),
 ];
 
 /// Keeps a freshly installed server from being started by its package.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use distlock::{Error, Kind};
 use rslock::LockManager;
 
+use crate::raw::etcd::Etcd;
 use crate::raw::sql::Sql;
 
 /// Somebody else's lock.
@@ -17,6 +18,8 @@ pub(crate) enum Peer {
     Own(Sql),
     /// `PgAdvisoryLock` of `sqlx`: the same, taken and given back by another crate.
     Sqlx(Sql),
+    /// The lock service of etcd, `v3lock`: a waiter is a call that is not answered yet.
+    Service(Etcd),
 }
 
 impl Peer {
@@ -44,15 +47,22 @@ impl Peer {
             Self::Own(Sql::MySql(_)) => "GET_LOCK",
             Self::Own(Sql::Postgres(_)) => "pg_advisory_lock",
             Self::Sqlx(_) => "PgAdvisoryLock",
+            Self::Service(_) => "v3lock",
         }
     }
 
-    /// Takes a free lock and gives it back.
-    pub(crate) async fn cycle(&self, name: &str) -> Result<(), Error> {
+    /// Whether many tasks can wait for one of its locks without a poll of their own.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self, Self::Service(_))
+    }
+
+    /// Takes a lock and gives it back, as one of many tasks.
+    pub(crate) async fn cycle(&self, name: &str, task: usize) -> Result<(), Error> {
         let manager = match self {
             Self::Rslock(manager) => manager,
             Self::Own(sql) => return sql.own_lock(name).await,
             Self::Sqlx(sql) => return sql.sqlx_lock(name).await,
+            Self::Service(etcd) => return etcd.service(name, task).await,
         };
         let lock = manager.lock(name.as_bytes(), Duration::from_secs(10)).await;
         let lock = lock.map_err(|e| Error::new(Kind::Store, format!("rslock: {e:?}")))?;

@@ -2,6 +2,7 @@
 //!
 //! They run where ours run: asked for by an async task, done on a thread that owns the connection.
 
+pub(crate) mod etcd;
 mod memcached;
 pub(crate) mod redis;
 pub(crate) mod sql;
@@ -27,6 +28,7 @@ enum Door {
     Thread(mpsc::Sender<(usize, oneshot::Sender<()>)>),
     Redis(redis::Redis),
     Sql(sql::Sql),
+    Etcd(etcd::Etcd),
 }
 
 fn fail(e: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -64,12 +66,21 @@ impl Raw {
         Self(Door::Sql(sql))
     }
 
+    /// A put on a lease and a delete.
+    pub(crate) fn etcd(etcd: etcd::Etcd) -> Self {
+        Self(Door::Etcd(etcd))
+    }
+
     /// Takes and gives back: two calls.
     pub(crate) async fn cycle(&self, name: usize) {
         for take in [true, false] {
             match &self.0 {
                 Door::Redis(redis) => redis.call(name, take).await,
                 Door::Sql(sql) => sql.update(name).await,
+                Door::Etcd(etcd) => {
+                    let done = etcd.write(name, take).await;
+                    debug_assert!(done.is_ok());
+                }
                 Door::Memory(rows) => {
                     if let Ok(mut rows) = rows.lock() {
                         rows[name] += 1;

@@ -4,6 +4,7 @@
 //! | what | how |
 //! |---|---|
 //! | any program with a port | [`Program`], [`Server`], [`Port`] |
+//! | an etcd, or three | [`etcd()`], [`etcd_tls`], [`EtcdCluster`]; [`etcdctl`], [`etcd_metric`] |
 //! | a memcached | [`memcached()`] and others |
 //! | a MariaDB | [`Mariadb`] |
 //! | a PostgreSQL, a standby of one, or a pooler in front of it | [`Postgres`] |
@@ -17,6 +18,7 @@
 
 mod account;
 mod cluster;
+mod etcd;
 mod eventually;
 mod imposter;
 mod mariadb;
@@ -33,6 +35,7 @@ mod tls;
 mod wallclock;
 
 pub use cluster::{Cluster, Migration};
+pub use etcd::{EtcdCluster, etcd, etcd_metric, etcd_tls, etcdctl, etcdctl_command};
 pub use imposter::Imposter;
 pub use mariadb::Mariadb;
 pub use memcached::{full_memcached, memcached, silent_memcached, tiny_memcached};

@@ -200,6 +200,12 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
             known(&url, &[])?;
             Ok(distlock_memcached::Memcached::connect(&url).await?.into_backend())
         }
+        #[cfg(feature = "etcd")]
+        scheme if distlock_etcd::SCHEMES.contains(&scheme) => {
+            Ok(distlock_etcd::Etcd::connect(url).await?.into_backend())
+        }
+        #[cfg(not(feature = "etcd"))]
+        "etcd" | "etcds" => Err(missing("etcd")),
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => Err(missing("sqlite")),
         #[cfg(not(feature = "file"))]
@@ -252,6 +258,8 @@ fn schemes() -> Vec<&'static str> {
         "mysql://HOST/DATABASE",
         "postgres://HOST/DATABASE",
         "memcached://HOST:PORT",
+        "etcd://H1,H2,H3",
+        "etcds://H1,H2,H3 (TLS)",
     ]
 }
 
@@ -318,6 +326,9 @@ pub fn stores() -> Vec<Capability> {
     }
     #[cfg(feature = "memcached")]
     all.push(distlock_memcached::capability().clone());
+    // As current servers have it; older ones are promised less of when they are connected to.
+    #[cfg(feature = "etcd")]
+    all.push(distlock_etcd::capability(Some(distlock_etcd::Version::new(3, 6, 9))));
     all
 }
 

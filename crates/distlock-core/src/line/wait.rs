@@ -1,5 +1,6 @@
 //! Acquiring: joining, waiting for one's turn, and giving up.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -172,7 +173,8 @@ impl<S: LineStore> Inner<S> {
         until: BootInstant,
     ) -> Result<Line, Error> {
         loop {
-            match self.bounded(self.store.line(&stand.waiter.key.lock, place)).await {
+            let line = self.store.line(&stand.waiter.key.lock, place);
+            match self.in_lease(stand, self.bounded(line)).await? {
                 Ok(line) => return Ok(line),
                 Err(e) => self.pause(stand, until, e).await?,
             }
@@ -187,7 +189,8 @@ impl<S: LineStore> Inner<S> {
         until: BootInstant,
     ) -> Result<Lease, Error> {
         loop {
-            match self.bounded(self.store.prove(&stand.waiter.key, place)).await {
+            let prove = self.store.prove(&stand.waiter.key, place);
+            match self.in_lease(stand, self.bounded(prove)).await? {
                 Ok(Proven::Mine(lease)) => {
                     stand.joined(place.clone(), lease);
                     stand.alive()?;
@@ -195,6 +198,24 @@ impl<S: LineStore> Inner<S> {
                 }
                 Ok(Proven::Lost(why)) => return Err(out_of_line(why)),
                 Err(e) => self.pause(stand, until, e).await?,
+            }
+        }
+    }
+
+    /// Waits for an answer for as long as the place can be believed in: after that no answer could
+    /// make it good, and its client is told at once.
+    async fn in_lease<T>(
+        &self,
+        stand: &Stand<'_, S>,
+        call: impl Future<Output = T>,
+    ) -> Result<T, Error> {
+        let mut call = pin!(call);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut call => return Ok(answer),
+                // It may have been kept meanwhile, and lasts longer now.
+                () = self.clock().sleep_until(stand.end()) => stand.alive()?,
             }
         }
     }
@@ -279,9 +300,11 @@ fn out_of_line(why: Why) -> Error {
         Why::Gone => "its place in line is gone",
         _ => "its session with the store ended while it waited",
     };
-    Error::new(Kind::Cancelled, what)
+    let e = Error::new(Kind::Cancelled, what)
         .transient()
-        .with_hint("ask again: a new acquire joins the end of the line")
+        .with_hint("ask again: a new acquire joins the end of the line");
+    // By our own clock alone: its turn may have come while it could not hear of it.
+    if why == Why::Expired { e.unknown() } else { e }
 }
 
 fn another_number(n: std::num::NonZeroU32) -> Error {
