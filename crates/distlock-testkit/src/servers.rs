@@ -10,6 +10,7 @@
 //! | a server whose wall clock moves | [`WallClock`] and [`Redis::clock`] |
 //! | a primary, replicas and sentinels | [`Sentinels`] |
 //! | a Redis Cluster | [`Cluster`], [`Migration`] |
+//! | a ZooKeeper, or three | [`zookeeper()`], [`Ensemble`], [`four_letters`] |
 //! | talking to one without a client | [`raw`], [`Wire`], [`Reply`] |
 //! | what is no server at all | [`Imposter`] |
 
@@ -26,6 +27,7 @@ mod resp;
 mod sentinels;
 mod tls;
 mod wallclock;
+mod zookeeper;
 
 pub use cluster::{Cluster, Migration};
 pub use imposter::Imposter;
@@ -38,3 +40,4 @@ pub use resp::{Reply, Wire, raw};
 pub use sentinels::Sentinels;
 pub use tls::Certs;
 pub use wallclock::WallClock;
+pub use zookeeper::{Ensemble, ZOOKEEPER_TICK, four_letters, lonely_zookeeper, zookeeper};

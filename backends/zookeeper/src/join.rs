@@ -1,0 +1,207 @@
+//! Joining a line.
+//!
+//! 1. Create the entry, ephemeral and sequential, and ask for the line with the same breath: the
+//!    server answers in order, so the line has the entry.
+//! 2. No such lock: make its container, and again.
+//! 3. No answer: once connected again in the same session, look for the request's uuid in the line.
+//!    What was sent through another server is refused from then on, so what is not there never
+//!    comes; through the same server it may, and is swept.
+//! 4. Only an entry of this very session counts: one of an older session is a dead client's, also
+//!    when that was us.
+
+use std::sync::Arc;
+
+use distlock_core::line::{Joined, Line};
+use distlock_core::seam::Ask;
+use distlock_core::{Error, Kind, Token};
+use zookeeper_client::{Client, CreateMode, Error as Zk};
+
+use crate::names;
+use crate::record::Record;
+use crate::session::Session;
+use crate::store::{Place, Shared};
+use crate::trouble::{is_lost, is_over};
+
+/// The low bits of a token are for hand-over inside a process.
+const LOCAL_BITS: u32 = 10;
+/// So many sessions are tried when each has ended just then, and so many containers made that are
+/// gone again.
+const TRIES: usize = 8;
+
+/// The token of an entry: the transaction that made it.
+pub(crate) fn token(czxid: i64) -> Result<Token, Error> {
+    let bits = u64::try_from(czxid).ok().and_then(|z| z.checked_mul(1 << LOCAL_BITS));
+    bits.and_then(|bits| Token::new(bits).ok()).ok_or_else(|| {
+        Error::new(Kind::Layout, "the ensemble's transaction ids are used up")
+            .with_hint("after two million elections of a leader, move to a new ensemble")
+    })
+}
+
+impl Shared {
+    pub(crate) async fn join(self: &Arc<Self>, ask: &Ask) -> Result<Joined<Place>, Error> {
+        let mut ended = None;
+        for _ in 0..TRIES {
+            if self.is_spent(&ask.req) {
+                return Ok(Joined::Spent);
+            }
+            let session = self.pool.session(self, ask.ttl).await?;
+            let client = match session.client() {
+                Ok(client) => client,
+                Err(e) => {
+                    ended = Some(session.failed(e));
+                    continue;
+                }
+            };
+            match self.join_in(&session, &client, ask).await {
+                Ok(joined) => return Ok(joined),
+                Err(e) if is_over(&e) => ended = Some(session.failed(e)),
+                Err(e) => {
+                    // Refused is not in line; without an answer it may be.
+                    if !is_lost(&e) {
+                        session.forget(&ask.req);
+                        self.forget(&ask.req);
+                    }
+                    return Err(session.failed(e));
+                }
+            }
+        }
+        Err(ended.unwrap_or_else(busy))
+    }
+
+    async fn join_in(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        client: &Client,
+        ask: &Ask,
+    ) -> Result<Joined<Place>, Zk> {
+        let parent = self.parent(&ask.lock);
+        let prefix = names::prefix(&ask.req, ask.mode);
+        let path = format!("{parent}/{prefix}");
+        let data = Record::of(ask, session.ttl).write();
+        let options = CreateMode::EphemeralSequential.with_acls(self.options.acls());
+        // Known before it is sent: whoever undoes it must find where it went.
+        self.remember(&ask.req, session);
+        session.expect(ask.key());
+        for _ in 0..TRIES {
+            let sent = self.moment();
+            let create = client.create(&path, &data, &options);
+            let list = client.get_children(&parent);
+            let (name, czxid, children) = match create.await {
+                Ok((stat, sequence)) => {
+                    session.heard(sent, self.moment());
+                    let children = list.await.map(|(children, _)| children);
+                    (format!("{prefix}{sequence}"), stat.czxid, children)
+                }
+                Err(Zk::NoNode) => {
+                    self.make_container(client, &parent).await?;
+                    continue;
+                }
+                Err(e) if is_lost(&e) => {
+                    session.doubt(self.clock.now());
+                    match self.find(session, client, &parent, &names::guid(&ask.req)).await? {
+                        Some((name, czxid)) => (name, czxid, Err(e)),
+                        None => continue,
+                    }
+                }
+                Err(e) => return Err(e),
+            };
+            let token = token(czxid).map_err(|e| Zk::UnexpectedError(e.to_string()))?;
+            let place = Place::new(session, &parent, name, token);
+            session.seat(&ask.req, &place);
+            if self.is_spent(&ask.req) {
+                // Left while it joined.
+                let _ = client.delete(place.path(), None).await;
+                session.forget(&ask.req);
+                return Ok(Joined::Spent);
+            }
+            let line = self.join_line(client, &place, children, ask).await?;
+            if distlock_core::line::turn(&line, token) == distlock_core::line::Turn::Mine {
+                place.hold();
+            }
+            return Ok(Joined::In { place, line, lease: session.lease() });
+        }
+        Err(Zk::NoNode)
+    }
+
+    /// The line, from the answer that came with the entry if that did.
+    async fn join_line(
+        &self,
+        client: &Client,
+        place: &Place,
+        children: Result<Vec<String>, Zk>,
+        ask: &Ask,
+    ) -> Result<Line, Zk> {
+        if let Ok(children) = children
+            && let Some(line) = self.read_line(client, place, &children, Some(ask)).await?
+        {
+            return Ok(line);
+        }
+        self.line_of(client, place).await
+    }
+
+    /// Looks for an entry of a request, made by this very session. Those that another session of
+    /// ours made are removed: nobody stands for them.
+    pub(crate) async fn find(
+        &self,
+        session: &Session,
+        client: &Client,
+        parent: &str,
+        guid: &str,
+    ) -> Result<Option<(String, i64)>, Zk> {
+        let children = loop {
+            let sync = client.sync(parent);
+            let list = client.list_children(parent);
+            match (sync.await, list.await) {
+                (Ok(()), Ok(children)) => break children,
+                (_, Err(Zk::NoNode)) | (Err(Zk::NoNode), _) => return Ok(None),
+                (Err(e), _) | (_, Err(e)) if is_lost(&e) => {
+                    self.clock.sleep(std::time::Duration::from_millis(50)).await;
+                }
+                (Err(e), _) | (_, Err(e)) => return Err(e),
+            }
+        };
+        let mut found = None;
+        for name in children.into_iter().filter(|name| name.starts_with(guid)) {
+            let path = format!("{parent}/{name}");
+            match client.check_stat(&path).await {
+                Ok(Some(stat)) if stat.ephemeral_owner == session.id() && found.is_none() => {
+                    found = Some((name, stat.czxid));
+                }
+                Ok(Some(_)) => match client.delete(&path, None).await {
+                    Ok(()) | Err(Zk::NoNode) => {}
+                    Err(e) => return Err(e),
+                },
+                Ok(None) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn make_container(&self, client: &Client, path: &str) -> Result<(), Zk> {
+        let options = CreateMode::Container.with_acls(self.options.acls());
+        for _ in 0..TRIES {
+            match client.create(path, &[], &options).await {
+                Ok(_) | Err(Zk::NodeExists) => return Ok(()),
+                Err(Zk::NoNode) => self.make_root(client).await?,
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Zk::NoNode)
+    }
+
+    async fn make_root(&self, client: &Client) -> Result<(), Zk> {
+        let options = CreateMode::Persistent.with_acls(self.options.acls());
+        client.mkdir(&self.options.root, &options).await
+    }
+
+    /// Makes a container below the root.
+    pub(crate) async fn make(&self, client: &Client, path: &str) -> Result<(), Error> {
+        self.make_container(client, path).await.map_err(crate::trouble::trouble)
+    }
+}
+
+fn busy() -> Error {
+    Error::new(Kind::Unreachable, "sessions end as soon as they are opened")
+        .with_hint("see the servers' log")
+}

@@ -1,0 +1,87 @@
+//! Leaving a line.
+
+use std::sync::Arc;
+
+use distlock_core::Error;
+use distlock_core::seam::{Key, Released};
+use zookeeper_client::Error as Zk;
+
+use crate::names;
+use crate::store::{Place, Shared};
+use crate::trouble::is_over;
+
+impl Shared {
+    pub(crate) async fn leave(
+        self: &Arc<Self>,
+        key: &Key,
+        place: Option<&Place>,
+    ) -> Result<Released, Error> {
+        // First: a join that is under way must find that it is not wanted any more.
+        self.spend(&key.req);
+        match place {
+            Some(place) => self.leave_place(key, place).await,
+            None => self.leave_unseen(key).await,
+        }
+    }
+
+    async fn leave_place(&self, key: &Key, place: &Place) -> Result<Released, Error> {
+        let session = place.session();
+        let Ok(client) = session.client() else { return Ok(self.was_lost(key, place)) };
+        // A delete whose answer was lost may have done it: what is gone then was not lost.
+        let again = place.leaving();
+        // Only as it was made: a mark on it is an operator's, and the lock was lost with it.
+        match client.delete(place.path(), Some(0)).await {
+            Ok(()) => {
+                session.forget(&key.req);
+                Ok(Released::Released)
+            }
+            Err(Zk::NoNode) if again && !session.lease().left(self.moment()).is_zero() => {
+                session.forget(&key.req);
+                Ok(Released::Released)
+            }
+            Err(Zk::BadVersion) => match client.delete(place.path(), None).await {
+                Ok(()) | Err(Zk::NoNode) => Ok(self.was_lost(key, place)),
+                Err(e) => Err(session.failed(e)),
+            },
+            Err(Zk::NoNode) => Ok(self.was_lost(key, place)),
+            Err(e) if is_over(&e) => {
+                session.end();
+                Ok(self.was_lost(key, place))
+            }
+            Err(e) => Err(session.failed(e)),
+        }
+    }
+
+    fn was_lost(&self, key: &Key, place: &Place) -> Released {
+        place.session().forget(&key.req);
+        Released::WasLost
+    }
+
+    /// Its join was never answered. Asked in the session it was sent in, after it: what is not
+    /// there then never comes, but for what the sweep is for.
+    async fn leave_unseen(&self, key: &Key) -> Result<Released, Error> {
+        let Some(session) = self.recall(&key.req) else { return Ok(Released::WasLost) };
+        let parent = self.parent(&key.lock);
+        let mut there = false;
+        while let Ok(client) = session.client() {
+            let found = self.find(&session, &client, &parent, &names::guid(&key.req)).await;
+            let gone = match found {
+                Ok(None) => break,
+                Ok(Some((name, _))) => {
+                    there = true;
+                    client.delete(&format!("{parent}/{name}"), None).await
+                }
+                Err(e) => Err(e),
+            };
+            match gone {
+                Ok(()) | Err(Zk::NoNode) => {}
+                Err(e) if is_over(&e) => session.end(),
+                Err(e) => return Err(session.failed(e)),
+            }
+        }
+        session.doubt(self.clock.now());
+        session.forget(&key.req);
+        self.forget(&key.req);
+        Ok(if there { Released::Released } else { Released::WasLost })
+    }
+}

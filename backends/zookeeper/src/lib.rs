@@ -1,0 +1,35 @@
+//! The `zookeeper:` store of distlock: ephemeral sequential nodes, watching the predecessor only.
+//!
+//! | where | what |
+//! |---|---|
+//! | [`ZooKeeper`], `options` | the store, and what its URL says |
+//! | [`capability`](capability()) | what it promises |
+//! | `names`, `record` | what nodes are called, and what is in them |
+//! | `pulse` | how long a session is certain to last |
+//! | `session`, `pool`, `pacer` | sessions: one a TTL, kept alive and watched |
+//! | `join`, `leave`, `look`, `keep` | the moves of the line family |
+//! | `trouble` | what can go wrong, in words |
+
+mod capability;
+mod join;
+mod keep;
+mod leave;
+mod look;
+mod names;
+mod options;
+mod pacer;
+mod pool;
+mod pulse;
+mod record;
+mod session;
+mod store;
+mod trouble;
+
+pub use capability::capability;
+pub use options::{Acl, ZooKeeperOptions};
+pub use store::{Place, ZooKeeper, node};
+
+/// The schemes of this store's URLs.
+pub const SCHEMES: [&str; 2] = ["zookeeper", "zk"];
+/// The keys that its URLs know.
+pub const KEYS: [&str; 2] = options::KEYS;

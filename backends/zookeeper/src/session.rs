@@ -1,0 +1,232 @@
+//! One session with the ensemble: its connection, what it has in line, and how long it lasts.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use distlock_core::line::Lease;
+use distlock_core::seam::Key;
+use distlock_core::{BootInstant, Error, Moment, ReqId};
+use tokio::sync::{Notify, watch};
+use zookeeper_client::{Client, CreateMode, Error as Zk, StateWatcher};
+
+use crate::pulse::Pulse;
+use crate::store::{Place, Shared};
+use crate::trouble::{is_over, trouble};
+
+/// A session. It ends, with all it has in line, when the leader has not heard of it for its
+/// timeout.
+pub(crate) struct Session {
+    /// `None` once it is let go: the connection ends then, and the session when its time is over.
+    client: Mutex<Option<Client>>,
+    state: StateWatcher,
+    id: i64,
+    pub(crate) ttl: Duration,
+    /// The node it writes to, to show that it is there.
+    pub(crate) beat: String,
+    pulse: Mutex<Pulse>,
+    entries: Mutex<HashMap<ReqId, Entry>>,
+    /// No new entries: another took its place.
+    pub(crate) retired: AtomicBool,
+    over: watch::Sender<bool>,
+    /// Until when something may come to stand in line that nobody here knows of.
+    doubt: AtomicU64,
+    used: AtomicU64,
+    /// Rung when it should look after itself sooner.
+    pub(crate) hurry: Notify,
+}
+
+/// A request that has, or may have, an entry in line.
+struct Entry {
+    key: Key,
+    /// `None` while its join is unanswered.
+    place: Option<Place>,
+}
+
+impl Session {
+    /// Makes its node, and looks after it from then on.
+    pub(crate) async fn begin(
+        shared: &Arc<Shared>,
+        client: Client,
+        asked: Moment,
+        tick: Duration,
+    ) -> Result<Arc<Self>, Error> {
+        let ttl = client.session_timeout();
+        let session = Arc::new(Self {
+            beat: format!("{}/{}", shared.clients(), ReqId::random()),
+            pulse: Mutex::new(Pulse::new(asked, ttl, tick)),
+            entries: Mutex::default(),
+            retired: AtomicBool::new(false),
+            over: watch::Sender::new(false),
+            doubt: AtomicU64::new(0),
+            used: AtomicU64::new(asked.boot.as_nanos()),
+            hurry: Notify::new(),
+            state: client.state_watcher(),
+            id: client.session_id().0,
+            client: Mutex::new(Some(client)),
+            ttl,
+        });
+        session.show(shared).await?;
+        Ok(session)
+    }
+
+    /// Its connection.
+    pub(crate) fn client(&self) -> Result<Client, Zk> {
+        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        client.clone().ok_or(Zk::ClientClosed)
+    }
+
+    pub(crate) fn state(&self) -> StateWatcher {
+        self.state.clone()
+    }
+
+    /// Writes its node, which only most of the servers together can acknowledge.
+    pub(crate) async fn show(&self, shared: &Shared) -> Result<(), Error> {
+        let sent = shared.moment();
+        let client = self.client().map_err(trouble)?;
+        match client.set_data(&self.beat, &[], None).await {
+            Ok(_) => {}
+            // At first, and when somebody has swept too well.
+            Err(Zk::NoNode) => self.make_beat(shared, &client).await?,
+            Err(e) => return Err(self.failed(e)),
+        }
+        self.heard(sent, shared.moment());
+        Ok(())
+    }
+
+    async fn make_beat(&self, shared: &Shared, client: &Client) -> Result<(), Error> {
+        let options = CreateMode::Ephemeral.with_acls(shared.options.acls());
+        loop {
+            match client.create(&self.beat, &[], &options).await {
+                Ok(_) | Err(Zk::NodeExists) => return Ok(()),
+                Err(Zk::NoNode) => shared.make(client, &shared.clients()).await?,
+                Err(e) => return Err(self.failed(e)),
+            }
+        }
+    }
+
+    /// What became of a call; notes when the session is over.
+    pub(crate) fn failed(&self, e: Zk) -> Error {
+        if is_over(&e) {
+            self.end();
+        }
+        trouble(e)
+    }
+
+    pub(crate) fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// A write was acknowledged.
+    pub(crate) fn heard(&self, sent: Moment, now: Moment) {
+        self.pulse.lock().unwrap_or_else(PoisonError::into_inner).acknowledged(sent, now);
+    }
+
+    pub(crate) fn lease(&self) -> Lease {
+        self.pulse.lock().unwrap_or_else(PoisonError::into_inner).lease()
+    }
+
+    /// Whether it is known to have ended.
+    pub(crate) fn is_over(&self) -> bool {
+        *self.over.borrow() || self.state.peek_state().is_terminated()
+    }
+
+    /// Lets go of the connection.
+    pub(crate) fn end(&self) {
+        self.over.send_replace(true);
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.hurry.notify_one();
+    }
+
+    /// Completes when it has ended.
+    pub(crate) async fn ended(&self) {
+        let _ = self.over.subscribe().wait_for(|over| *over).await;
+    }
+
+    /// Something sent may arrive later than was thought: for a while it is looked for.
+    pub(crate) fn doubt(&self, now: BootInstant) {
+        let until = now.plus(self.ttl).as_nanos();
+        self.doubt.fetch_max(until, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.doubt.load(Ordering::Acquire) > 0
+    }
+
+    /// Looked for, and nothing is left.
+    pub(crate) fn swept(&self, now: BootInstant) {
+        let until = self.doubt.load(Ordering::Acquire);
+        if until <= now.as_nanos() {
+            let _ = self.doubt.compare_exchange(until, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a new entry may stand in it: there must be time to keep it.
+    pub(crate) fn serves(&self, now: Moment) -> bool {
+        !self.is_over()
+            && !self.retired.load(Ordering::Acquire)
+            && self.lease().left(now) > self.ttl / 10
+    }
+
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+        self.hurry.notify_one();
+    }
+
+    pub(crate) fn touch(&self, now: BootInstant) {
+        self.used.store(now.as_nanos(), Ordering::Release);
+    }
+
+    pub(crate) fn used(&self) -> BootInstant {
+        BootInstant::from_nanos(self.used.load(Ordering::Acquire))
+    }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<ReqId, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request is about to be put in line.
+    pub(crate) fn expect(&self, key: Key) {
+        self.entries().insert(key.req, Entry { key, place: None });
+    }
+
+    /// It is in line.
+    pub(crate) fn seat(&self, req: &ReqId, place: &Place) {
+        if let Some(entry) = self.entries().get_mut(req) {
+            entry.place = Some(place.clone());
+        }
+    }
+
+    /// It is not in line any more; false when that was known.
+    pub(crate) fn forget(&self, req: &ReqId) -> bool {
+        self.entries().remove(req).is_some()
+    }
+
+    pub(crate) fn knows(&self, req: &ReqId) -> bool {
+        self.entries().contains_key(req)
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.entries().is_empty()
+    }
+
+    /// All it has in line, taken: the session is over.
+    pub(crate) fn take(&self) -> Vec<Key> {
+        std::mem::take(&mut *self.entries()).into_values().map(|e| e.key).collect()
+    }
+
+    /// What is held and not yet watched.
+    pub(crate) fn unwatched(&self) -> Vec<(Key, Place)> {
+        let entries = self.entries();
+        let seats = entries.values().filter_map(|e| Some((e.key.clone(), e.place.clone()?)));
+        seats.filter(|(_, place)| place.to_watch()).collect()
+    }
+
+    /// Whether an entry of this name is known, or of a request whose answer is still to come.
+    pub(crate) fn accounts_for(&self, req: &ReqId, name: &str) -> bool {
+        let entries = self.entries();
+        let place = entries.get(req).map(|e| e.place.as_ref());
+        place.is_some_and(|place| place.is_none_or(|place| place.name() == name))
+    }
+}
