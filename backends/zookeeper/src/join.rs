@@ -81,15 +81,19 @@ impl Shared {
         let options = CreateMode::EphemeralSequential.with_acls(self.options.acls());
         // Known before it is sent: whoever undoes it must find where it went.
         self.remember(&ask.req, session);
-        session.expect(ask.key());
+        let crowded = session.expect(ask.key());
         for _ in 0..TRIES {
             let sent = self.moment();
             let create = client.create(&path, &data, &options);
-            let list = client.get_children(&parent);
+            // Behind others of this client it is not first, and its look can wait for theirs.
+            let list = (!crowded).then(|| client.get_children(&parent));
             let (name, czxid, children) = match create.await {
                 Ok((stat, sequence)) => {
                     session.heard(sent, self.moment());
-                    let children = list.await.map(|(children, _)| children);
+                    let children = match list {
+                        Some(list) => list.await.ok().map(|(children, _)| children),
+                        None => None,
+                    };
                     (format!("{prefix}{sequence}"), stat.czxid, children)
                 }
                 Err(Zk::NoNode) => {
@@ -99,7 +103,7 @@ impl Shared {
                 Err(e) if is_lost(&e) => {
                     session.doubt(self.clock.now());
                     match self.find(session, client, &parent, &names::guid(&ask.req)).await? {
-                        Some((name, czxid)) => (name, czxid, Err(e)),
+                        Some((name, czxid)) => (name, czxid, None),
                         None => continue,
                     }
                 }
@@ -115,10 +119,11 @@ impl Shared {
                 return Ok(Joined::Spent);
             }
             let line = self.join_line(client, &place, children, ask).await?;
+            let lease = session.lease();
             if distlock_core::line::turn(&line, token) == distlock_core::line::Turn::Mine {
-                place.hold();
+                place.hold(&lease);
             }
-            return Ok(Joined::In { place, line, lease: session.lease() });
+            return Ok(Joined::In { place, line, lease });
         }
         Err(Zk::NoNode)
     }
@@ -128,15 +133,16 @@ impl Shared {
         &self,
         client: &Client,
         place: &Place,
-        children: Result<Vec<String>, Zk>,
+        children: Option<Vec<String>>,
         ask: &Ask,
     ) -> Result<Line, Zk> {
-        if let Ok(children) = children
-            && let Some(line) = self.read_line(client, place, &children, Some(ask)).await?
+        if let Some(children) = children
+            && let line = names::in_order(&children)
+            && let Some(line) = self.read_line(client, place, &line, Some(ask)).await?
         {
             return Ok(line);
         }
-        self.line_of(client, place).await
+        self.line_of(client, &ask.lock, place).await
     }
 
     /// Looks for an entry of a request, made by this very session. Those that another session of

@@ -31,8 +31,9 @@ impl Shared {
         match done.map_err(of_multi) {
             Ok(_) => {
                 session.heard(sent, self.moment());
-                place.hold();
-                Ok(Proven::Mine(session.lease()))
+                let lease = session.lease();
+                place.hold(&lease);
+                Ok(Proven::Mine(lease))
             }
             Err((Some(0), Zk::NoNode)) => Ok(self.lost(key, place, Why::Gone)),
             Err((Some(0), Zk::BadVersion)) => Ok(self.lost(key, place, Why::Revoked)),
@@ -97,7 +98,7 @@ impl Shared {
         let look = |k: &Keeping<Place>| k.held.then(|| client.get_data(k.place.path()));
         let held: Vec<_> = places.iter().map(|(_, k)| look(k)).collect();
         let mut kept = Vec::with_capacity(places.len());
-        for ((at, _), look) in places.iter().zip(held) {
+        for ((at, keeping), look) in places.iter().zip(held) {
             let state = match look {
                 None => Ok(()),
                 Some(look) => match look.await {
@@ -106,9 +107,29 @@ impl Shared {
                     Err(e) => Err(Kept::Unknown(session.failed(e))),
                 },
             };
-            kept.push((*at, state.err().unwrap_or_else(|| self.kept(session.lease()))));
+            // Asked now, not before the answers: a late one must not revive anything.
+            let state = match state {
+                Ok(()) if keeping.held && keeping.place.has_ended(self.clock.now()) => {
+                    Err(self.expired(keeping).await)
+                }
+                state => state,
+            };
+            let lease = session.lease();
+            let renew = || {
+                keeping.place.believe(&lease);
+                self.kept(lease)
+            };
+            kept.push((*at, state.err().unwrap_or_else(renew)));
         }
         kept
+    }
+
+    /// A hold whose time is over while its session goes on: it must not stand in others' way.
+    async fn expired(&self, keeping: &Keeping<Place>) -> Kept {
+        match self.leave_place(&keeping.key, &keeping.place).await {
+            Ok(_) => Kept::Lost(Why::Expired),
+            Err(e) => Kept::Unknown(e),
+        }
     }
 
     /// A session's lease may have begun a while ago: told is what is left of it.

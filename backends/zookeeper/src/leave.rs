@@ -24,7 +24,7 @@ impl Shared {
         }
     }
 
-    async fn leave_place(&self, key: &Key, place: &Place) -> Result<Released, Error> {
+    pub(crate) async fn leave_place(&self, key: &Key, place: &Place) -> Result<Released, Error> {
         let session = place.session();
         let Ok(client) = session.client() else { return Ok(self.was_lost(key, place)) };
         // A delete whose answer was lost may have done it: what is gone then was not lost.

@@ -2,6 +2,9 @@
 //!
 //! An exclusive request needs the first in line, to say who holds, and the one just ahead, to watch:
 //! two small reads, however long the line is. Others read all who are ahead.
+//!
+//! To find those two the names of all are read. Who waits far back and looks again on its slow timer
+//! does so only now and then, and else asks whether the one ahead is still there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +12,8 @@ use std::time::Duration;
 use distlock_core::info::Query;
 use distlock_core::line::{Entry, Line, Spot};
 use distlock_core::seam::{Ask, Force, Forced};
-use distlock_core::{Error, FullName, Kind, Label, Mode, Name};
-use zookeeper_client::{Client, Error as Zk, Stat};
+use distlock_core::{BootInstant, Error, FullName, Kind, Label, Mode, Name};
+use zookeeper_client::{Client, Error as Zk, MultiReadResult, Stat};
 
 use crate::join::token;
 use crate::names::{self, Child};
@@ -18,16 +21,43 @@ use crate::record::Record;
 use crate::store::{Place, Shared};
 use crate::trouble::trouble;
 
+/// A long line as it was seen last.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    first: Spot,
+    ahead: Spot,
+    skipped: u32,
+    behind: u32,
+    at: BootInstant,
+}
+
 /// So many questions are under way at once when whole lines are read.
 const AT_ONCE: usize = 64;
+/// More than so many of one client in a line read it together.
+const CROWD: usize = 16;
+/// For so long a line is taken to be as it was seen, for each name in it that does not matter.
+const A_NAME: Duration = Duration::from_millis(200);
 /// So often a line is read again that changes while it is read.
 const TRIES: usize = 16;
 
 impl Shared {
     /// The line, as far as it matters to one of its entries.
-    pub(crate) async fn line_of(&self, client: &Client, me: &Place) -> Result<Line, Zk> {
+    pub(crate) async fn line_of(
+        &self,
+        client: &Client,
+        lock: &FullName,
+        me: &Place,
+    ) -> Result<Line, Zk> {
+        if let Some(line) = self.glance(client, me).await? {
+            return Ok(line);
+        }
+        let crowd = me.session().crowd(lock);
         for _ in 0..TRIES {
-            let children = match client.list_children(me.parent()).await {
+            let children = match crowd > CROWD {
+                true => self.list_together(client, me).await,
+                false => list(client, me.parent()).await.map(Arc::new),
+            };
+            let children = match children {
                 Ok(children) => children,
                 Err(Zk::NoNode) => return Ok(Line::default()),
                 Err(e) => return Err(e),
@@ -39,15 +69,61 @@ impl Shared {
         Err(Zk::Throttled)
     }
 
+    /// The names in a long line, read once for all who wait in it here: each must be told of the
+    /// line as it was when it asked, or later.
+    async fn list_together(&self, client: &Client, me: &Place) -> Result<Arc<Vec<Child>>, Zk> {
+        let asked = self.clock.now();
+        let mut last = self.listing.lock().await;
+        if let Some((parent, session, sent, children)) = last.as_ref()
+            && *sent >= asked
+            && parent == me.parent()
+            && *session == me.session().id()
+        {
+            return Ok(children.clone());
+        }
+        let sent = self.clock.now();
+        let children = Arc::new(list(client, me.parent()).await?);
+        *last = Some((me.parent().to_owned(), me.session().id(), sent, children.clone()));
+        Ok(children)
+    }
+
+    /// The line as it was seen last, if that is not too long ago for its length and those who
+    /// matter are still there.
+    async fn glance(&self, client: &Client, me: &Place) -> Result<Option<Line>, Zk> {
+        let Some(seen) = me.seen() else { return Ok(None) };
+        if self.clock.now().since(seen.at) >= A_NAME * seen.skipped {
+            return Ok(None);
+        }
+        let (Some(first), Some(ahead)) = (names::child(&seen.first), names::child(&seen.ahead))
+        else {
+            return Ok(None);
+        };
+        let mut all = client.new_multi_reader();
+        for name in [&first.name, &ahead.name] {
+            all.add_get_data(&format!("{}/{name}", me.parent()))?;
+        }
+        all.add_get_data(me.path())?;
+        let mut entries = Vec::with_capacity(3);
+        let told = all.commit().await?;
+        for (child, told) in [&first, &ahead].into_iter().zip(&told) {
+            let MultiReadResult::Data { data, stat } = told else { return Ok(None) };
+            entries.extend(self.entry(child, data, stat));
+        }
+        if entries.len() < 2 || !matches!(told.get(2), Some(MultiReadResult::Data { .. })) {
+            return Ok(None);
+        }
+        entries.push(self.own(me, Mode::Exclusive, None));
+        Ok(Some(Line { entries, skipped: seen.skipped, behind: seen.behind, seen: 0 }))
+    }
+
     /// `None` when one of those who matter has left meanwhile.
     pub(crate) async fn read_line(
         &self,
         client: &Client,
         me: &Place,
-        children: &[String],
+        line: &[Child],
         ask: Option<&Ask>,
     ) -> Result<Option<Line>, Zk> {
-        let line = names::in_order(children);
         let Some(at) = line.iter().position(|c| c.name == me.name()) else {
             return Ok(Some(Line::default()));
         };
@@ -62,12 +138,18 @@ impl Shared {
         }
         entries.push(Some(self.own(me, line[at].mode, ask)));
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Ok(Some(Line {
+        let line = Line {
             entries: entries.into_iter().flatten().collect(),
             skipped: count(skipped),
             behind: count(line.len() - 1 - at),
             seen: 0,
-        }))
+        };
+        if let ([first, ahead, _], 1..) = (line.entries.as_slice(), skipped) {
+            let (first, ahead) = (first.spot.clone(), ahead.spot.clone());
+            let (skipped, behind, at) = (line.skipped, line.behind, self.clock.now());
+            me.saw(Seen { first, ahead, skipped, behind, at });
+        }
+        Ok(Some(line))
     }
 
     /// One's own entry: what is in it is known.
@@ -130,19 +212,24 @@ impl Shared {
 
     /// Completes when one of these is gone, or when that cannot be told.
     pub(crate) async fn gone(&self, lock: &FullName, watch: &[Spot]) {
-        let Some(client) = self.pool.any().and_then(|s| s.client().ok()) else { return };
         let parent = self.parent(lock);
+        let Some(client) = self.pool.any().and_then(|s| s.client().ok()) else { return };
         let mut watchers = Vec::with_capacity(watch.len());
         for spot in watch {
             match client.get_and_watch_data(&format!("{parent}/{spot}")).await {
-                Ok((_, _, watcher)) => watchers.push(Box::pin(watcher.changed())),
+                Ok((_, _, watcher)) => watchers.push(watcher),
                 Err(_) => return,
             }
         }
-        if watchers.is_empty() {
-            return std::future::pending().await;
+        drop((parent, client));
+        match watchers.len() {
+            0 => std::future::pending().await,
+            1 => drop(watchers.remove(0).changed().await),
+            _ => {
+                let all = watchers.into_iter().map(|w| Box::pin(w.changed()));
+                drop(futures_util::future::select_all(all).await);
+            }
         }
-        let _ = futures_util::future::select_all(watchers).await;
     }
 
     /// Whole lines, as an operator wants them: up to date with what anybody was told.
@@ -240,6 +327,11 @@ impl Shared {
             }
         }
     }
+}
+
+/// The names in a line, in order.
+async fn list(client: &Client, parent: &str) -> Result<Vec<Child>, Zk> {
+    client.list_children(parent).await.map(|children| names::in_order(&children))
 }
 
 fn foreign() -> Error {

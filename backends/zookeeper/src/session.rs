@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use distlock_core::line::Lease;
 use distlock_core::seam::Key;
-use distlock_core::{BootInstant, Error, Moment, ReqId};
+use distlock_core::{BootInstant, Error, FullName, Moment, ReqId};
 use tokio::sync::{Notify, watch};
 use zookeeper_client::{Client, CreateMode, Error as Zk, StateWatcher};
 
@@ -19,14 +19,14 @@ use crate::trouble::{is_over, trouble};
 /// timeout.
 pub(crate) struct Session {
     /// `None` once it is let go: the connection ends then, and the session when its time is over.
-    client: Mutex<Option<Client>>,
+    client: Mutex<Option<Arc<Client>>>,
     state: StateWatcher,
     id: i64,
     pub(crate) ttl: Duration,
     /// The node it writes to, to show that it is there.
     pub(crate) beat: String,
     pulse: Mutex<Pulse>,
-    entries: Mutex<HashMap<ReqId, Entry>>,
+    entries: Mutex<Entries>,
     /// No new entries: another took its place.
     pub(crate) retired: AtomicBool,
     over: watch::Sender<bool>,
@@ -35,6 +35,13 @@ pub(crate) struct Session {
     used: AtomicU64,
     /// Rung when it should look after itself sooner.
     pub(crate) hurry: Notify,
+}
+
+#[derive(Default)]
+struct Entries {
+    by_req: HashMap<ReqId, Entry>,
+    /// How many there are of a lock.
+    crowd: HashMap<FullName, usize>,
 }
 
 /// A request that has, or may have, an entry in line.
@@ -64,7 +71,7 @@ impl Session {
             hurry: Notify::new(),
             state: client.state_watcher(),
             id: client.session_id().0,
-            client: Mutex::new(Some(client)),
+            client: Mutex::new(Some(Arc::new(client))),
             ttl,
         });
         session.show(shared).await?;
@@ -72,7 +79,7 @@ impl Session {
     }
 
     /// Its connection.
-    pub(crate) fn client(&self) -> Result<Client, Zk> {
+    pub(crate) fn client(&self) -> Result<Arc<Client>, Zk> {
         let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         client.clone().ok_or(Zk::ClientClosed)
     }
@@ -182,51 +189,73 @@ impl Session {
         BootInstant::from_nanos(self.used.load(Ordering::Acquire))
     }
 
-    fn entries(&self) -> MutexGuard<'_, HashMap<ReqId, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request is about to be put in line.
-    pub(crate) fn expect(&self, key: Key) {
-        self.entries().insert(key.req, Entry { key, place: None });
+    /// A request is about to be put in line; true when others of this session are there.
+    pub(crate) fn expect(&self, key: Key) -> bool {
+        let mut entries = self.entries();
+        let lock = key.lock.clone();
+        if entries.by_req.insert(key.req, Entry { key, place: None }).is_some() {
+            return true;
+        }
+        let crowd = entries.crowd.entry(lock).or_default();
+        *crowd += 1;
+        *crowd > 1
+    }
+
+    /// How many of this session stand in a line.
+    pub(crate) fn crowd(&self, lock: &FullName) -> usize {
+        self.entries().crowd.get(lock).copied().unwrap_or(0)
     }
 
     /// It is in line.
     pub(crate) fn seat(&self, req: &ReqId, place: &Place) {
-        if let Some(entry) = self.entries().get_mut(req) {
+        if let Some(entry) = self.entries().by_req.get_mut(req) {
             entry.place = Some(place.clone());
         }
     }
 
-    /// It is not in line any more; false when that was known.
-    pub(crate) fn forget(&self, req: &ReqId) -> bool {
-        self.entries().remove(req).is_some()
+    /// It is not in line any more.
+    pub(crate) fn forget(&self, req: &ReqId) {
+        let mut entries = self.entries();
+        let Some(gone) = entries.by_req.remove(req) else { return };
+        let left = entries.crowd.get_mut(&gone.key.lock).map(|crowd| {
+            *crowd -= 1;
+            *crowd
+        });
+        if left == Some(0) {
+            entries.crowd.remove(&gone.key.lock);
+        }
     }
 
     pub(crate) fn knows(&self, req: &ReqId) -> bool {
-        self.entries().contains_key(req)
+        self.entries().by_req.contains_key(req)
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.entries().is_empty()
+        self.entries().by_req.is_empty()
     }
 
     /// All it has in line, taken: the session is over.
     pub(crate) fn take(&self) -> Vec<Key> {
-        std::mem::take(&mut *self.entries()).into_values().map(|e| e.key).collect()
+        let entries = std::mem::take(&mut *self.entries());
+        entries.by_req.into_values().map(|e| e.key).collect()
     }
 
     /// What is held and not yet watched.
     pub(crate) fn unwatched(&self) -> Vec<(Key, Place)> {
         let entries = self.entries();
-        let seats = entries.values().filter_map(|e| Some((e.key.clone(), e.place.clone()?)));
-        seats.filter(|(_, place)| place.to_watch()).collect()
+        let seats = entries.by_req.values().filter_map(|e| Some((&e.key, e.place.as_ref()?)));
+        let held = seats.filter(|(_, place)| place.to_watch());
+        held.map(|(key, place)| (key.clone(), place.clone())).collect()
     }
 
     /// Whether an entry of this name is known, or of a request whose answer is still to come.
     pub(crate) fn accounts_for(&self, req: &ReqId, name: &str) -> bool {
         let entries = self.entries();
-        let place = entries.get(req).map(|e| e.place.as_ref());
+        let place = entries.by_req.get(req).map(|e| e.place.as_ref());
         place.is_some_and(|place| place.is_none_or(|place| place.name() == name))
     }
 }

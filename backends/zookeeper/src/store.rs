@@ -1,21 +1,23 @@
 //! The store: the moves of the line family.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use distlock_core::capability::Capability;
 use distlock_core::info::Query;
 use distlock_core::lease::{Ears, Wake};
-use distlock_core::line::{Entry, Joined, Keeping, Line, LineStore, Lined, Proven, Spot};
+use distlock_core::line::{Entry, Joined, Keeping, Lease, Line, LineStore, Lined, Proven, Spot};
 use distlock_core::seam::{Ask, Backend, Force, Forced, Kept, Key, Released};
 use distlock_core::url::StoreUrl;
 use distlock_core::{BootInstant, Clock, Error, FullName, Moment, Proof, ReqId, Store, Token, Ttl};
+use tokio::sync::{Mutex as Turn, Semaphore};
 use zookeeper_client::Client;
 
 use crate::capability::capability;
-use crate::names;
+use crate::look::Seen;
+use crate::names::{self, Child};
 use crate::options::ZooKeeperOptions;
 use crate::pool::Pool;
 use crate::session::Session;
@@ -23,6 +25,8 @@ use crate::trouble::trouble;
 
 /// How long a request that left is remembered: longer than anything sent stays under way.
 const REMEMBERED: Duration = Duration::from_secs(60);
+
+const JOINS: usize = 32;
 
 /// Locks in a ZooKeeper ensemble.
 ///
@@ -38,6 +42,10 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     ears: OnceLock<Ears>,
     requests: Mutex<Requests>,
+    /// So many join at once: what each needs meanwhile is more than it needs to wait.
+    joins: Semaphore,
+    /// The last long line that was read: of what, by which session, and when it was asked for.
+    pub(crate) listing: Turn<Option<(String, i64, BootInstant, Arc<Vec<Child>>)>>,
     closed: AtomicBool,
 }
 
@@ -82,6 +90,8 @@ impl ZooKeeper {
             pool: Pool::default(),
             ears: OnceLock::new(),
             requests: Mutex::default(),
+            joins: Semaphore::new(JOINS),
+            listing: Turn::default(),
             closed: AtomicBool::new(false),
         });
         // The one that most acquires will use: a wrong address or login shows here.
@@ -122,7 +132,7 @@ impl Shared {
     }
 
     /// A connection for questions that belong to no session.
-    pub(crate) async fn any_client(self: &Arc<Self>) -> Result<Client, Error> {
+    pub(crate) async fn any_client(self: &Arc<Self>) -> Result<Arc<Client>, Error> {
         if let Some(client) = self.pool.any().and_then(|s| s.client().ok()) {
             return Ok(client);
         }
@@ -194,6 +204,9 @@ struct Own {
     token: Token,
     state: AtomicU8,
     leaving: AtomicBool,
+    /// Until when its client was told to believe in it.
+    until: AtomicU64,
+    seen: Mutex<Option<Box<Seen>>>,
 }
 
 /// What a place is to its session.
@@ -210,6 +223,8 @@ impl Place {
             token,
             state: AtomicU8::new(WAITS),
             leaving: AtomicBool::new(false),
+            until: AtomicU64::new(0),
+            seen: Mutex::default(),
         }))
     }
 
@@ -233,9 +248,21 @@ impl Place {
         self.0.token
     }
 
-    /// It holds the lock.
-    pub(crate) fn hold(&self) {
+    /// It holds the lock, for as long as this lease.
+    pub(crate) fn hold(&self, lease: &Lease) {
+        self.believe(lease);
         let _ = self.swap(WAITS, HOLDS);
+    }
+
+    /// Its client is told of this lease.
+    pub(crate) fn believe(&self, lease: &Lease) {
+        self.0.until.store(lease.until().boot.as_nanos(), Ordering::Release);
+    }
+
+    /// Whether its client cannot believe in it any more: a hold that ended stays ended, though its
+    /// session goes on.
+    pub(crate) fn has_ended(&self, now: BootInstant) -> bool {
+        self.0.until.load(Ordering::Acquire) <= now.as_nanos()
     }
 
     /// Whether it is to be watched: true once.
@@ -249,6 +276,14 @@ impl Place {
 
     fn swap(&self, from: u8, to: u8) -> bool {
         self.0.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    pub(crate) fn seen(&self) -> Option<Seen> {
+        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).as_deref().cloned()
+    }
+
+    pub(crate) fn saw(&self, line: Seen) {
+        *self.0.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(line));
     }
 
     /// It is about to leave; true when it was before.
@@ -288,16 +323,17 @@ impl LineStore for ZooKeeper {
     }
 
     async fn join(&self, ask: &Ask) -> Result<Joined<Place>, Error> {
-        let joined = self.0.join(ask).await.map_err(|e| self.at(e))?;
+        let _one = self.0.joins.acquire().await;
+        let joined = Box::pin(self.0.join(ask)).await.map_err(|e| self.at(e))?;
         self.0.forget(&ask.req);
         Ok(joined)
     }
 
-    async fn line(&self, _lock: &FullName, me: &Place) -> Result<Line, Error> {
+    async fn line(&self, lock: &FullName, me: &Place) -> Result<Line, Error> {
         let session = me.session();
         // Over: it stands in no line any more.
         let Ok(client) = session.client() else { return Ok(Line::default()) };
-        match self.0.line_of(&client, me).await {
+        match self.0.line_of(&client, lock, me).await {
             Ok(line) => Ok(line),
             Err(e) => {
                 let e = session.failed(e);
