@@ -8,7 +8,8 @@ use std::process::Command;
 use crate::part::follow;
 
 /// A program the tests start, and the Debian package it comes from.
-const NEEDED: [(&str, &str); 2] = [("redis-server", "redis-server"), ("memcached", "memcached")];
+const NEEDED: [(&str, &str); 3] =
+    [("redis-server", "redis-server"), ("memcached", "memcached"), ("/usr/share/zookeeper/bin/zkServer.sh", "zookeeper")];
 
 /// Keeps a freshly installed server from being started by its package.
 const POLICY: &str = "/usr/sbin/policy-rc.d";

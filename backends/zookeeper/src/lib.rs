@@ -31,5 +31,3 @@ pub use store::{Place, ZooKeeper, node};
 
 /// The schemes of this store's URLs.
 pub const SCHEMES: [&str; 2] = ["zookeeper", "zk"];
-/// The keys that its URLs know.
-pub const KEYS: [&str; 2] = options::KEYS;

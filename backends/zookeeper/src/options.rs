@@ -10,8 +10,6 @@ use zookeeper_client::{Acl as Grant, Acls, AuthId, Permission};
 const PORT: u16 = 2181;
 /// Where locks are kept when the URL names no path.
 const ROOT: &str = "/distlock";
-/// The keys of a URL that this store knows.
-pub(crate) const KEYS: [&str; 2] = ["acl", "tick"];
 
 /// Who may do what with the nodes that this client makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +54,7 @@ impl ZooKeeperOptions {
         let mut url = url.clone();
         let tick = url.take("tick").map(|t| tick(&t)).transpose()?;
         let acl = url.take("acl").map(|a| acl(&a)).transpose()?;
-        url.finish(&KEYS)?;
+        url.finish(&["acl", "tick", "namespace", "require"])?;
         if url.hosts.is_empty() {
             return Err(usage("zookeeper:// needs a host")
                 .with_hint("write zookeeper://HOST, or zookeeper://H1,H2,H3/PATH"));

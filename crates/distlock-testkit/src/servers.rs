@@ -40,4 +40,6 @@ pub use resp::{Reply, Wire, raw};
 pub use sentinels::Sentinels;
 pub use tls::Certs;
 pub use wallclock::WallClock;
-pub use zookeeper::{Ensemble, ZOOKEEPER_TICK, four_letters, lonely_zookeeper, zookeeper};
+pub use zookeeper::{
+    Ensemble, ZOOKEEPER_TICK, four_letters, lonely_zookeeper, zookeeper, zookeeper_with,
+};

@@ -190,12 +190,18 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
             known(&url, &[])?;
             Ok(distlock_memcached::Memcached::connect(&url).await?.into_backend())
         }
+        #[cfg(feature = "zookeeper")]
+        scheme if distlock_zookeeper::SCHEMES.contains(&scheme) => {
+            Ok(distlock_zookeeper::ZooKeeper::connect(&url).await?.into_backend())
+        }
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => Err(missing("sqlite")),
         #[cfg(not(feature = "file"))]
         "file" => Err(missing("file")),
         #[cfg(not(feature = "memcached"))]
         "memcached" => Err(missing("memcached")),
+        #[cfg(not(feature = "zookeeper"))]
+        "zookeeper" | "zk" => Err(missing("zookeeper")),
         other => Err(Error::new(Kind::Usage, format!("no store is called {other:?}"))
             .with_hint(format!("known: {}", schemes().join(", ")))),
     }
@@ -240,6 +246,7 @@ fn schemes() -> Vec<&'static str> {
         "redis+cluster://HOSTS",
         "redlock://H1,H2,H3",
         "memcached://HOST:PORT",
+        "zookeeper://H1,H2,H3/PATH",
     ]
 }
 
@@ -264,6 +271,8 @@ pub fn stores() -> Vec<Capability> {
     }
     #[cfg(feature = "memcached")]
     all.push(distlock_memcached::capability().clone());
+    #[cfg(feature = "zookeeper")]
+    all.push(distlock_zookeeper::capability().clone());
     all
 }
 

@@ -34,7 +34,13 @@ const JARS: [&str; 12] = [
 /// A ZooKeeper of its own, on a free port, with a tick of 200 ms and sessions of up to a day.
 #[must_use]
 pub fn zookeeper() -> Program {
-    program(Vec::new(), "")
+    zookeeper_with(&[])
+}
+
+/// The same, with these lines in its configuration besides: the last one of a kind counts.
+#[must_use]
+pub fn zookeeper_with(lines: &[&str]) -> Program {
+    program(lines.iter().map(ToString::to_string).collect(), "")
 }
 
 /// One that has lost the two others of its ensemble, and answers questions all the same. The ports
