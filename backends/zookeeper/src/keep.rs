@@ -27,8 +27,11 @@ impl Shared {
             .add_check_version(place.path(), 0)
             .and_then(|()| both.add_set_data(&session.beat, &[], None));
         built.map_err(trouble)?;
-        let done = both.commit().await;
-        match done.map_err(of_multi) {
+        let commit = both.commit();
+        let left = session.lease().left(sent);
+        let late = || Err((None, Zk::Timeout));
+        let done = self.clock.timeout(left, async { commit.await.map_err(of_multi) }).await;
+        match done.unwrap_or_else(late) {
             Ok(_) => {
                 session.heard(sent, self.moment());
                 let lease = session.lease();

@@ -7,6 +7,7 @@ use distlock_core::seam::{Key, Released};
 use zookeeper_client::Error as Zk;
 
 use crate::names;
+use crate::session::Session;
 use crate::store::{Place, Shared};
 use crate::trouble::is_over;
 
@@ -18,10 +19,19 @@ impl Shared {
     ) -> Result<Released, Error> {
         // First: a join that is under way must find that it is not wanted any more.
         self.spend(&key.req);
-        match place {
-            Some(place) => self.leave_place(key, place).await,
-            None => self.leave_unseen(key).await,
-        }
+        let released = match place {
+            Some(place) => self.leave_place(key, place).await?,
+            None => match self.recall(&key.req) {
+                Some(session) => match session.place(&key.req) {
+                    Some(place) => self.leave_place(key, &place).await?,
+                    None => self.leave_unseen(key, &session).await?,
+                },
+                // Left before, or never here.
+                None => Released::WasLost,
+            },
+        };
+        self.forget(&key.req);
+        Ok(released)
     }
 
     pub(crate) async fn leave_place(&self, key: &Key, place: &Place) -> Result<Released, Error> {
@@ -59,12 +69,11 @@ impl Shared {
 
     /// Its join was never answered. Asked in the session it was sent in, after it: what is not
     /// there then never comes, but for what the sweep is for.
-    async fn leave_unseen(&self, key: &Key) -> Result<Released, Error> {
-        let Some(session) = self.recall(&key.req) else { return Ok(Released::WasLost) };
+    async fn leave_unseen(&self, key: &Key, session: &Session) -> Result<Released, Error> {
         let parent = self.parent(&key.lock);
         let mut there = false;
         while let Ok(client) = session.client() {
-            let found = self.find(&session, &client, &parent, &names::guid(&key.req)).await;
+            let found = self.find(session, &client, &parent, &names::guid(&key.req)).await;
             let gone = match found {
                 Ok(None) => break,
                 Ok(Some((name, _))) => {
@@ -81,7 +90,6 @@ impl Shared {
         }
         session.doubt(self.clock.now());
         session.forget(&key.req);
-        self.forget(&key.req);
         Ok(if there { Released::Released } else { Released::WasLost })
     }
 }

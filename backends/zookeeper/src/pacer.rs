@@ -52,6 +52,7 @@ pub(crate) fn start(shared: &Arc<Shared>, session: &Arc<Session>) {
         session.end();
         if let Some(shared) = shared.upgrade() {
             for key in session.take() {
+                shared.forget(&key.req);
                 shared.tell(Wake::Event(Event::Lost(key, Why::Disconnected)));
             }
         }

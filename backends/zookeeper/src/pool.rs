@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use distlock_core::url::Host;
 use distlock_core::{BootInstant, Error, Kind, engine};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::{Mutex as Turn, oneshot};
 use zookeeper_client::{Client, Connector, Error as Zk};
 
@@ -16,6 +19,8 @@ use crate::trouble::{MINORITY, no_session};
 
 /// How long opening a session may take.
 const OPENING: Duration = Duration::from_secs(5);
+/// How long each server may take to say that it is read-only.
+const ASIDE: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(100);
 /// A connection that has been silent for this long is made anew, or sooner in a short session.
 const SILENCE: Duration = Duration::from_secs(4);
@@ -147,15 +152,25 @@ async fn connect(shared: &Shared, ttl: Duration, end: BootInstant) -> Result<Cli
         shared.clock.sleep(AGAIN).await;
     }
     // One that has lost the others may still answer questions: worth saying.
-    let attempt = connector(shared, ttl).with_readonly(true).connect(&shared.cluster);
-    if let Some(Ok(client)) = shared.clock.timeout(AGAIN * 10, attempt).await
-        && client.session().is_readonly()
-    {
-        return Err(Error::new(Kind::Refused, "the server is read-only")
-            .transient()
-            .with_hint(MINORITY));
+    for host in &shared.options.hosts {
+        if shared.clock.timeout(ASIDE, is_read_only(host)).await == Some(true) {
+            return Err(Error::new(Kind::Refused, "the server is read-only")
+                .transient()
+                .with_hint(MINORITY));
+        }
     }
     Err(no_session(last, OPENING))
+}
+
+/// What a server says that was told to serve without the others: any of them may be asked.
+async fn is_read_only(host: &Host) -> bool {
+    let Host { host, port } = host;
+    let Ok(mut stream) = TcpStream::connect((host.as_str(), port.unwrap_or_default())).await else {
+        return false;
+    };
+    let mut answer = [0; 2];
+    let asked = stream.write_all(b"isro").await;
+    asked.is_ok() && stream.read_exact(&mut answer).await.is_ok() && answer == *b"ro"
 }
 
 fn connector(shared: &Shared, ttl: Duration) -> Connector {

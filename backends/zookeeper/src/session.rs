@@ -217,6 +217,11 @@ impl Session {
         }
     }
 
+    /// Where it stands, if that is known.
+    pub(crate) fn place(&self, req: &ReqId) -> Option<Place> {
+        self.entries().by_req.get(req)?.place.clone()
+    }
+
     /// It is not in line any more.
     pub(crate) fn forget(&self, req: &ReqId) {
         let mut entries = self.entries();

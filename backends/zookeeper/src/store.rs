@@ -13,7 +13,7 @@ use distlock_core::seam::{Ask, Backend, Force, Forced, Kept, Key, Released};
 use distlock_core::url::StoreUrl;
 use distlock_core::{BootInstant, Clock, Error, FullName, Moment, Proof, ReqId, Store, Token, Ttl};
 use tokio::sync::{Mutex as Turn, Semaphore};
-use zookeeper_client::Client;
+use zookeeper_client::{Client, Error as Zk};
 
 use crate::capability::capability;
 use crate::look::Seen;
@@ -51,7 +51,7 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 struct Requests {
-    /// The session each join was last sent in, until it is answered or undone.
+    /// The session each join was last sent in, until it has left.
     sent: HashMap<ReqId, Arc<Session>>,
     spent: HashMap<ReqId, BootInstant>,
     forgetting: VecDeque<(BootInstant, ReqId)>,
@@ -140,6 +140,17 @@ impl Shared {
         session.client().map_err(trouble)
     }
 
+    /// What a waiter asks for, as long as its place can be believed in: it must hear of its end in
+    /// time, and not wait for an answer first.
+    pub(crate) async fn in_time<T>(
+        &self,
+        session: &Session,
+        call: impl Future<Output = Result<T, Zk>>,
+    ) -> Result<T, Zk> {
+        let left = session.lease().left(self.moment());
+        self.clock.timeout(left, call).await.unwrap_or(Err(Zk::Timeout))
+    }
+
     fn requests(&self) -> MutexGuard<'_, Requests> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -149,7 +160,7 @@ impl Shared {
         self.requests().sent.insert(*req, session.clone());
     }
 
-    /// The session a join was sent in that nobody has heard of since.
+    /// The session a join was sent in.
     pub(crate) fn recall(&self, req: &ReqId) -> Option<Arc<Session>> {
         self.requests().sent.get(req).cloned()
     }
@@ -324,16 +335,14 @@ impl LineStore for ZooKeeper {
 
     async fn join(&self, ask: &Ask) -> Result<Joined<Place>, Error> {
         let _one = self.0.joins.acquire().await;
-        let joined = Box::pin(self.0.join(ask)).await.map_err(|e| self.at(e))?;
-        self.0.forget(&ask.req);
-        Ok(joined)
+        Box::pin(self.0.join(ask)).await.map_err(|e| self.at(e))
     }
 
     async fn line(&self, lock: &FullName, me: &Place) -> Result<Line, Error> {
         let session = me.session();
         // Over: it stands in no line any more.
         let Ok(client) = session.client() else { return Ok(Line::default()) };
-        match self.0.line_of(&client, lock, me).await {
+        match self.0.in_time(session, self.0.line_of(&client, lock, me)).await {
             Ok(line) => Ok(line),
             Err(e) => {
                 let e = session.failed(e);

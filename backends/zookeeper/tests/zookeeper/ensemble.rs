@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use distlock_core::{Clock, Why};
@@ -21,9 +22,16 @@ pub(crate) const TRIALS: &[Named] = &[
     ("without_most_servers_nothing_is_granted_and_it_says_so", majority_gone),
 ];
 
+/// Three Java machines are enough for two cores.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Eight processes contend while something happens; what they saw must have been one lock.
 fn contended(what: impl AsyncFnOnce(&Ensemble)) {
     run(async {
+        let _one = one_at_a_time();
         let ensemble = Ensemble::start().await.unwrap();
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("history")).unwrap();
@@ -89,6 +97,7 @@ fn leader_killed() {
 /// in its locks for longer than the leader keeps its session.
 fn follower_cut_off() {
     run(async {
+        let _one = one_at_a_time();
         let ensemble = Ensemble::start().await.unwrap();
         let leader = ensemble.leader().await.unwrap();
         let follower = (leader + 1) % 3;
@@ -127,6 +136,7 @@ async fn first_lost<A, B>(lost: impl Future<Output = A>, taken: impl Future<Outp
 
 fn session_moves() {
     run(async {
+        let _one = one_at_a_time();
         let ensemble = Ensemble::start().await.unwrap();
         let site = Site::new();
         let locks = site.client(ensemble.hosts()).await;
@@ -150,6 +160,7 @@ fn session_moves() {
 
 fn majority_gone() {
     run(async {
+        let _one = one_at_a_time();
         let ensemble = Ensemble::start().await.unwrap();
         let site = Site::new();
         let locks = site.client(ensemble.hosts()).await;

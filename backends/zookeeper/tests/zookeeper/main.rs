@@ -14,8 +14,8 @@ mod sessions;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Tests mostly wait: more of them run at once than there are cores.
-const AT_ONCE: usize = 6;
+/// Tests mostly wait: more of them run at once than there are cores. Servers that start are work.
+const AT_ONCE: usize = 4;
 
 fn main() {
     if child::role() {

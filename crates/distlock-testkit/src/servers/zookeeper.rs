@@ -65,6 +65,7 @@ fn program(servers: Vec<String>, option: &'static str) -> Program {
             "-XX:TieredStopAtLevel=1",
             "-XX:+UseSerialGC",
             "-Djava.net.preferIPv4Stack=true",
+            "-Dzookeeper.jmx.log4j.disable=true",
             "-Dzookeeper.forceSync=no",
             "-Dznode.container.checkIntervalMs=2000",
         ]
