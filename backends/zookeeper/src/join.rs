@@ -10,6 +10,7 @@
 //!    when that was us.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use distlock_core::line::{Joined, Line};
 use distlock_core::seam::Ask;
@@ -27,6 +28,9 @@ const LOCAL_BITS: u32 = 10;
 /// So many sessions are tried when each has ended just then, and so many containers made that are
 /// gone again.
 const TRIES: usize = 8;
+
+/// After a question without an answer the next one waits this long.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// The token of an entry: the transaction that made it.
 pub(crate) fn token(czxid: i64) -> Result<Token, Error> {
@@ -96,10 +100,14 @@ impl Shared {
                     };
                     (format!("{prefix}{sequence}"), stat.czxid, children)
                 }
-                Err(Zk::NoNode) => {
-                    self.make_container(client, &parent).await?;
-                    continue;
-                }
+                Err(Zk::NoNode) => match self.make_container(client, &parent).await {
+                    Ok(()) => continue,
+                    Err(e) if is_lost(&e) => {
+                        self.clock.sleep(AGAIN).await;
+                        continue;
+                    }
+                    Err(e) => return Err(e),
+                },
                 Err(e) if is_lost(&e) => {
                     session.doubt(self.clock.now());
                     match self.find(session, client, &parent, &names::guid(&ask.req)).await? {
@@ -136,13 +144,22 @@ impl Shared {
         children: Option<Vec<String>>,
         ask: &Ask,
     ) -> Result<Line, Zk> {
-        if let Some(children) = children
-            && let line = names::in_order(&children)
-            && let Some(line) = self.read_line(client, place, &line, Some(ask)).await?
-        {
-            return Ok(line);
+        // It is in line: a look without an answer is repeated.
+        if let Some(children) = children {
+            let line = names::in_order(&children);
+            match self.read_line(client, place, &line, Some(ask)).await {
+                Ok(Some(line)) => return Ok(line),
+                Ok(None) => {}
+                Err(e) if is_lost(&e) => {}
+                Err(e) => return Err(e),
+            }
         }
-        self.line_of(client, &ask.lock, place).await
+        loop {
+            match self.line_of(client, &ask.lock, place).await {
+                Err(e) if is_lost(&e) => self.clock.sleep(AGAIN).await,
+                answer => return answer,
+            }
+        }
     }
 
     /// Looks for an entry of a request, made by this very session. Those that another session of
@@ -154,31 +171,40 @@ impl Shared {
         parent: &str,
         guid: &str,
     ) -> Result<Option<(String, i64)>, Zk> {
-        let children = loop {
-            let sync = client.sync(parent);
-            let list = client.list_children(parent);
-            match (sync.await, list.await) {
-                (Ok(()), Ok(children)) => break children,
-                (_, Err(Zk::NoNode)) | (Err(Zk::NoNode), _) => return Ok(None),
-                (Err(e), _) | (_, Err(e)) if is_lost(&e) => {
-                    self.clock.sleep(std::time::Duration::from_millis(50)).await;
-                }
-                (Err(e), _) | (_, Err(e)) => return Err(e),
+        loop {
+            match self.find_once(session, client, parent, guid).await {
+                Err(e) if is_lost(&e) => self.clock.sleep(AGAIN).await,
+                answer => return answer,
             }
+        }
+    }
+
+    async fn find_once(
+        &self,
+        session: &Session,
+        client: &Client,
+        parent: &str,
+        guid: &str,
+    ) -> Result<Option<(String, i64)>, Zk> {
+        let sync = client.sync(parent);
+        let list = client.list_children(parent);
+        let children = match (sync.await, list.await) {
+            (Ok(()), Ok(children)) => children,
+            (_, Err(Zk::NoNode)) | (Err(Zk::NoNode), _) => return Ok(None),
+            (Err(e), _) | (_, Err(e)) => return Err(e),
         };
         let mut found = None;
         for name in children.into_iter().filter(|name| name.starts_with(guid)) {
             let path = format!("{parent}/{name}");
-            match client.check_stat(&path).await {
-                Ok(Some(stat)) if stat.ephemeral_owner == session.id() && found.is_none() => {
+            match client.check_stat(&path).await? {
+                Some(stat) if stat.ephemeral_owner == session.id() && found.is_none() => {
                     found = Some((name, stat.czxid));
                 }
-                Ok(Some(_)) => match client.delete(&path, None).await {
+                Some(_) => match client.delete(&path, None).await {
                     Ok(()) | Err(Zk::NoNode) => {}
                     Err(e) => return Err(e),
                 },
-                Ok(None) => {}
-                Err(e) => return Err(e),
+                None => {}
             }
         }
         Ok(found)
