@@ -31,6 +31,14 @@ pub(crate) struct Seen {
     at: BootInstant,
 }
 
+/// The names in a line, as one session read them.
+pub(crate) struct Listing {
+    parent: String,
+    session: i64,
+    sent: BootInstant,
+    children: Arc<Vec<Child>>,
+}
+
 /// So many questions are under way at once when whole lines are read.
 const AT_ONCE: usize = 64;
 /// More than so many of one client in a line read it together.
@@ -74,16 +82,18 @@ impl Shared {
     async fn list_together(&self, client: &Client, me: &Place) -> Result<Arc<Vec<Child>>, Zk> {
         let asked = self.clock.now();
         let mut last = self.listing.lock().await;
-        if let Some((parent, session, sent, children)) = last.as_ref()
-            && *sent >= asked
-            && parent == me.parent()
-            && *session == me.session().id()
+        let (parent, session) = (me.parent(), me.session().id());
+        if let Some(last) = last.as_ref()
+            && last.sent >= asked
+            && last.parent == parent
+            && last.session == session
         {
-            return Ok(children.clone());
+            return Ok(last.children.clone());
         }
         let sent = self.clock.now();
-        let children = Arc::new(list(client, me.parent()).await?);
-        *last = Some((me.parent().to_owned(), me.session().id(), sent, children.clone()));
+        let children = Arc::new(list(client, parent).await?);
+        let parent = parent.to_owned();
+        *last = Some(Listing { parent, session, sent, children: children.clone() });
         Ok(children)
     }
 

@@ -38,7 +38,8 @@ pub(crate) fn start(shared: &Arc<Shared>, session: &Arc<Session>) {
             tokio::select! {
                 biased;
                 () = session.hurry.notified() => {}
-                _ = state.changed() => {}
+                // What was under way when a connection broke may arrive, or not, or twice.
+                _ = state.changed() => session.doubt(clock.now()),
                 () = clock.sleep_until(wake) => {}
             }
             // Without its store nobody keeps it any more.

@@ -16,8 +16,8 @@ use tokio::sync::{Mutex as Turn, Semaphore};
 use zookeeper_client::{Client, Error as Zk};
 
 use crate::capability::capability;
-use crate::look::Seen;
-use crate::names::{self, Child};
+use crate::look::{Listing, Seen};
+use crate::names;
 use crate::options::ZooKeeperOptions;
 use crate::pool::Pool;
 use crate::session::Session;
@@ -44,8 +44,8 @@ pub(crate) struct Shared {
     requests: Mutex<Requests>,
     /// So many join at once: what each needs meanwhile is more than it needs to wait.
     joins: Semaphore,
-    /// The last long line that was read: of what, by which session, and when it was asked for.
-    pub(crate) listing: Turn<Option<(String, i64, BootInstant, Arc<Vec<Child>>)>>,
+    /// The last long line that was read.
+    pub(crate) listing: Turn<Option<Listing>>,
     closed: AtomicBool,
 }
 

@@ -30,8 +30,8 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 
 /// Eight processes contend while something happens; what they saw must have been one lock.
 fn contended(what: impl AsyncFnOnce(&Ensemble)) {
+    let _one = one_at_a_time();
     run(async {
-        let _one = one_at_a_time();
         let ensemble = Ensemble::start().await.unwrap();
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("history")).unwrap();
@@ -96,8 +96,8 @@ fn leader_killed() {
 /// A follower that has lost the leader goes on answering for a while. Its client must not believe
 /// in its locks for longer than the leader keeps its session.
 fn follower_cut_off() {
+    let _one = one_at_a_time();
     run(async {
-        let _one = one_at_a_time();
         let ensemble = Ensemble::start().await.unwrap();
         let leader = ensemble.leader().await.unwrap();
         let follower = (leader + 1) % 3;
@@ -135,8 +135,8 @@ async fn first_lost<A, B>(lost: impl Future<Output = A>, taken: impl Future<Outp
 }
 
 fn session_moves() {
+    let _one = one_at_a_time();
     run(async {
-        let _one = one_at_a_time();
         let ensemble = Ensemble::start().await.unwrap();
         let site = Site::new();
         let locks = site.client(ensemble.hosts()).await;
@@ -159,8 +159,8 @@ fn session_moves() {
 }
 
 fn majority_gone() {
+    let _one = one_at_a_time();
     run(async {
-        let _one = one_at_a_time();
         let ensemble = Ensemble::start().await.unwrap();
         let site = Site::new();
         let locks = site.client(ensemble.hosts()).await;

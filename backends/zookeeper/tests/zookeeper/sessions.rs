@@ -13,7 +13,9 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_restart_of_the_server_keeps_what_is_held", restart),
     ("a_broken_connection_is_an_event_and_no_loss", broken),
     ("one_session_for_all_of_a_ttl", one_session),
-    ("what_nobody_asked_for_is_swept", swept),
+    ("a_request_given_up_unanswered_is_undone_and_stays_out", given_up),
+    ("what_arrives_too_late_is_swept", swept),
+    ("a_place_is_proved_by_what_is_there", proved),
 ];
 
 fn granted() {
@@ -110,8 +112,7 @@ fn one_session() {
     });
 }
 
-/// A create that arrives after it was given up: here, one made in the session's name by hand.
-fn swept() {
+fn given_up() {
     run(async {
         use distlock_core::line::{Joined, LineStore};
         let site = Site::new();
@@ -138,5 +139,53 @@ fn swept() {
         until("it can be left", async || store.leave(&lost.key(), None).await.is_ok()).await;
         crowd_of(&look, "a", 0).await;
         assert!(matches!(store.join(&lost).await.unwrap(), Joined::Spent), "it stays out");
+    });
+}
+
+/// A second entry of a request that is in line already, as a create leaves it that went through the
+/// same server twice: here the bytes of the first are sent twice.
+fn swept() {
+    run(async {
+        use distlock_core::line::{Joined, LineStore};
+        let site = Site::new();
+        let proxy = Proxy::to(server()).await.unwrap();
+        let store = site.store(proxy.addr()).await;
+        let look = site.client(server()).await;
+        let first = crate::kit::ask("a", ms(4000));
+        let Joined::In { place, .. } = store.join(&first).await.unwrap() else { panic!("in") };
+        let _ = store.leave(&first.key(), Some(&place)).await.unwrap();
+        let twice = crate::kit::ask("a", ms(4000));
+        proxy.duplicate(distlock_testkit::proxy::Way::Requests);
+        let Joined::In { place, .. } = store.join(&twice).await.unwrap() else { panic!("in") };
+        // It leaves by the entry it knows of; the other one is nobody's.
+        let _ = store.leave(&twice.key(), Some(&place)).await.unwrap();
+        crowd_of(&look, "a", 0).await;
+    });
+}
+
+fn proved() {
+    run(async {
+        use distlock_core::Mode;
+        use distlock_core::line::{Joined, LineStore, Proven};
+        use distlock_core::seam::Force;
+        let site = Site::new();
+        let (store, other) = (site.store(server()).await, crate::kit::raw(server()).await);
+        let mut places = Vec::new();
+        for _ in 0..3 {
+            let ask = crate::kit::ask("a", LONG);
+            let Joined::In { place, .. } = store.join(&ask).await.unwrap() else { panic!("in") };
+            assert!(matches!(store.prove(&ask.key(), &place).await, Ok(Proven::Mine(_))));
+            places.push((ask.key(), place));
+        }
+        let lines = store.lines(&distlock_core::info::Query::Name(crate::kit::full("a"))).await;
+        let (lock, line) = lines.unwrap().remove(0);
+        assert!(line.entries.iter().all(|e| e.mode == Mode::Exclusive && !e.revoked));
+        store.oust(&lock, &line.entries[0], Force::Revoke).await.unwrap();
+        let path = format!("{}/{}", site.node("a"), line.entries[1].spot);
+        other.delete(&path, None).await.unwrap();
+        let proven = async |i: usize| store.prove(&places[i].0, &places[i].1).await.unwrap();
+        assert!(matches!(proven(0).await, Proven::Lost(Why::Revoked)));
+        assert!(matches!(proven(1).await, Proven::Lost(Why::Gone)));
+        assert!(matches!(proven(2).await, Proven::Mine(_)));
     });
 }
