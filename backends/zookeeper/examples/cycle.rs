@@ -59,7 +59,9 @@ async fn main() {
     let made = CreateMode::Ephemeral.with_acls(acls);
     let data = [b'x'; 200];
 
-    let ours = async || drop(locks.lock("solo").await.unwrap().release().await.unwrap());
+    let ours = async || {
+        let _ = locks.lock("solo").await.unwrap().release().await.unwrap();
+    };
     let calls = async || {
         raw.create("/raw/solo", &data, &made).await.unwrap();
         raw.delete("/raw/solo", None).await.unwrap();

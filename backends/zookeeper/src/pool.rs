@@ -10,7 +10,7 @@ use distlock_core::{BootInstant, Error, Kind, engine};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex as Turn, oneshot};
-use zookeeper_client::{Client, Connector, Error as Zk};
+use zookeeper_client::{Client, Connector, Error as Zk, SessionState};
 
 use crate::pacer;
 use crate::session::Session;
@@ -66,14 +66,16 @@ impl Pool {
         Ok(session)
     }
 
-    /// Any session that is open.
+    /// Any session that is open: one that is connected, if there is one.
     pub(crate) fn any(&self) -> Option<Arc<Session>> {
         let slots: Vec<Slot> = {
             let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
             slots.values().cloned().collect()
         };
         let open = |slot: &Slot| slot.try_lock().ok()?.clone().filter(|s| !s.is_over());
-        slots.iter().find_map(open)
+        let open: Vec<Arc<Session>> = slots.iter().filter_map(open).collect();
+        let connected = |s: &&Arc<Session>| s.state().peek_state() == SessionState::SyncConnected;
+        open.iter().find(connected).or(open.first()).cloned()
     }
 
     /// Lets go of a session that nobody uses.
