@@ -8,17 +8,26 @@ use std::process::Command;
 use crate::part::follow;
 
 /// A program the tests start, and the Debian package it comes from.
-const NEEDED: [(&str, &str); 3] =
-    [("redis-server", "redis-server"), ("memcached", "memcached"), ("/usr/share/zookeeper/bin/zkServer.sh", "zookeeper")];
+const NEEDED: [(&str, &str); 6] = [
+    ("redis-server", "redis-server"),
+    ("memcached", "memcached"),
+    ("mariadbd", "mariadb-server"),
+    ("postgres", "postgresql"),
+    ("pgbouncer", "pgbouncer"),
+    ("/usr/share/zookeeper/bin/zkServer.sh", "zookeeper"),
+];
 
 /// Keeps a freshly installed server from being started by its package.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Whether a program is on the path.
+/// Whether a program is on the path, or where Debian keeps servers.
 pub(crate) fn found(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
+    // PostgreSQL has a directory for each of its versions.
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     std::env::split_paths(&path)
         .chain([Path::new("/usr/sbin").to_owned()])
+        .chain(versions.map(|version| version.path().join("bin")))
         .map(|dir| dir.join(program))
         .any(|file| fs::metadata(file).is_ok_and(|m| m.permissions().mode() & 0o111 != 0))
 }

@@ -37,9 +37,12 @@ pub(crate) async fn keys(address: &str, clock: &Clock, prefix: &str) -> Result<V
 async fn list(address: &str, clock: &Clock, prefix: &str) -> Result<Vec<String>, Error> {
     let mut stream = BufReader::new(shake::connect(address, clock).await?);
     let cut = |e| errors::cut(Some(e));
-    let mut keys = Vec::new();
-    loop {
-        stream.write_all(b"lru_crawler metadump all\r\n").await.map_err(cut)?;
+    // By the hash table: a walk by age misses what moves from one list of ages to another meanwhile.
+    let mut by = "hash";
+    'again: loop {
+        let mut keys = Vec::new();
+        let command = format!("lru_crawler metadump {by}\r\n");
+        stream.write_all(command.as_bytes()).await.map_err(cut)?;
         loop {
             let mut line = Vec::new();
             if stream.read_until(b'\n', &mut line).await.map_err(cut)? == 0 {
@@ -47,7 +50,12 @@ async fn list(address: &str, clock: &Clock, prefix: &str) -> Result<Vec<String>,
             }
             if line.starts_with(b"BUSY") {
                 clock.sleep(BUSY).await;
-                break;
+                continue 'again;
+            }
+            // An older server knows only the walk by age.
+            if line.starts_with(b"BADCLASS") && by == "hash" {
+                by = "all";
+                continue 'again;
             }
             if line.starts_with(b"END") {
                 return Ok(keys);

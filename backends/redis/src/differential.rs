@@ -1,13 +1,28 @@
-//! The scripts against the specification: generated sequences of moves, run on a real server and
-//! on [`LockState`], must give the same answers and leave the same state.
-//!
-//! Time is held: the scripts read it from a key. A promotion that nobody hears is taken back by the
-//! script within its own call; the specification is told so by [`Op::Withdraw`].
+//! The scripts against the specification, in held time: the scripts read it from a key.
 
 mod cost;
-mod examples;
 mod limits;
-mod oracle;
-mod run;
 mod scene;
-mod sequences;
+
+use distlock_testkit::differential;
+use scene::Scene;
+
+#[test]
+fn the_scripts_answer_as_the_specification_does() {
+    differential::answers_as_the_specification(Scene::new, 700);
+}
+
+#[tokio::test]
+async fn a_full_memory_drops_what_is_over_first() {
+    differential::a_full_memory_drops_what_is_over_first(Scene::new().await).await;
+}
+
+#[tokio::test]
+async fn tokens_rise_though_the_clock_falls() {
+    differential::tokens_rise_though_the_clock_falls(Scene::new().await).await;
+}
+
+#[tokio::test]
+async fn who_is_passed_over_keeps_its_place() {
+    differential::who_is_passed_over_keeps_its_place(Scene::new().await).await;
+}

@@ -3,20 +3,22 @@
 //! A cluster takes seconds to start and has only one database, so all laws share one cluster and
 //! each has a namespace of its own.
 
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks, Namespace, engine};
 use distlock_redis::{Kind, RedisOptions, capability, open};
-use distlock_testkit::servers::{Cluster, raw};
-use distlock_testkit::{Made, Suite, run};
+use distlock_testkit::servers::{Cluster, Wire, raw};
+use distlock_testkit::{Made, Road, Suite, run};
 use tokio::sync::Mutex;
 
 static SERVERS: Mutex<Option<Arc<Cluster>>> = Mutex::const_new(None);
 static SITE: AtomicU32 = AtomicU32::new(0);
+static ROAD: AtomicU16 = AtomicU16::new(1);
 
 fn main() -> ExitCode {
     let code = run(suite());
@@ -28,7 +30,11 @@ fn main() -> ExitCode {
 /// On a thread of its own, because waiting for servers to agree is not `Send`.
 fn start() -> Result<Cluster, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(Cluster::start())
+    runtime.expect("a runtime").block_on(Cluster::with(0, |redis| {
+        // Clients are told ports and no hosts, as by clusters behind an address translation: they
+        // find the others where they found the first, and a law can stand between.
+        redis.arg("cluster-preferred-endpoint-type", "unknown-endpoint")
+    }))
 }
 
 fn suite() -> Suite {
@@ -59,6 +65,31 @@ fn suite() -> Suite {
             })
         },
     )
+    .leaves(
+        |site| {
+            Box::pin(async move {
+                let cluster: &Arc<Cluster> = site.kept().expect("what was made");
+                let ours = format!("dl:{{{}:", site.full("any").space);
+                let mut all = Vec::new();
+                for node in cluster.addrs() {
+                    let mut wire = Wire::to(node).await.expect("a connection");
+                    all.extend(wire.leftovers().await.expect("its keys"));
+                }
+                all.retain(|(key, _)| key.starts_with(&ours));
+                all
+            })
+        },
+        &["dl:{", "}:z"],
+    )
+    .road(|site| {
+        Box::pin(async move {
+            let cluster: &Arc<Cluster> = site.kept().expect("what was made");
+            // Another host for each, because the ports are the same.
+            let [high, low] = ROAD.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+            let host = IpAddr::from([127, 1, high, low]);
+            Road::at_host(host, site.url(), &cluster.addrs()).await
+        })
+    })
     .lose(|site, lock| {
         Box::pin(async move {
             let cluster: &Arc<Cluster> = site.kept().expect("what was made");

@@ -4,21 +4,31 @@ use std::time::Duration;
 use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_redis::{Kind, RedisOptions, capability, open};
-use distlock_testkit::servers::{Server, redis};
-use distlock_testkit::{Made, Suite, suite};
+use distlock_testkit::servers::{Server, Wire, redis};
+use distlock_testkit::{Made, Road, Suite, suite};
 
-suite!(Suite::by_url(
-    capability(
-        Kind::Single,
-        &RedisOptions::new().quarantine(false).max_ttl(Duration::from_secs(3600))
-    ),
-    |_| Box::pin(async {
-        let server = Server::start(redis()).await?;
-        let url = format!("redis://{}?quarantine=off&max_ttl=1h", server.addr());
-        Ok(Made::with(url, server))
-    }),
-    |url| {
-        let url = StoreUrl::parse(url);
-        Box::pin(async move { Ok(Locks::from_store(open(url?).await?)) })
-    }
-));
+suite!(
+    Suite::by_url(
+        capability(
+            Kind::Single,
+            &RedisOptions::new().quarantine(false).max_ttl(Duration::from_secs(3600))
+        ),
+        |_| Box::pin(async {
+            let server = Server::start(redis()).await?;
+            let url = format!("redis://{}?quarantine=off&max_ttl=1h", server.addr());
+            Ok(Made::with(url, server))
+        }),
+        |url| {
+            let url = StoreUrl::parse(url);
+            Box::pin(async move { Ok(Locks::from_store(open(url?).await?)) })
+        }
+    )
+    .leaves(
+        |site| Box::pin(async move {
+            let mut wire = Wire::to(site.server().addr()).await.expect("a connection");
+            wire.leftovers().await.expect("its keys")
+        }),
+        &["dl:{", "}:z"]
+    )
+    .road(|site| Box::pin(Road::past_its_server(site)))
+);

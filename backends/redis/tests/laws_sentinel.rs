@@ -10,12 +10,13 @@ use std::time::Duration;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks, engine};
 use distlock_redis::{Kind, RedisOptions, capability, open};
-use distlock_testkit::servers::{Redis, Sentinels, Wire};
-use distlock_testkit::{Made, Suite, run};
+use distlock_testkit::servers::{Redis, Reply, Sentinels, Wire};
+use distlock_testkit::{Made, Road, Site, Suite, run};
 use tokio::sync::Mutex;
 
 static SERVERS: Mutex<Option<Arc<Sentinels>>> = Mutex::const_new(None);
 static DATABASE: AtomicU32 = AtomicU32::new(0);
+static ROAD: AtomicU32 = AtomicU32::new(0);
 
 /// A law's share of the servers.
 struct Share {
@@ -35,6 +36,15 @@ fn start() -> Result<Sentinels, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let many = |redis: Redis| redis.arg("databases", "1000");
     runtime.expect("a runtime").block_on(Sentinels::with("nopass", many))
+}
+
+/// A connection to the primary, in the database of a site.
+async fn share(site: &Site) -> Wire {
+    let Share { servers, db } = site.kept().expect("what was made");
+    let primary = servers.primary().await.expect("a primary").addr();
+    let mut wire = Wire::to(primary).await.expect("a connection");
+    wire.call(&["SELECT", &db.to_string()]).await.and_then(Reply::ok).expect("OK");
+    wire
 }
 
 fn suite() -> Suite {
@@ -60,13 +70,28 @@ fn suite() -> Suite {
             Box::pin(async move { Ok(Locks::from_store(open(url?).await?)) })
         },
     )
+    .leaves(
+        |site| Box::pin(async move { share(site).await.leftovers().await.expect("its keys") }),
+        &["dl:{", "}:z"],
+    )
+    .road(|site| {
+        Box::pin(async move {
+            let Share { servers, .. } = site.kept().expect("what was made");
+            let primary = servers.primary().await?.addr();
+            // The sentinels watch the same primary under another name, at the proxy's address.
+            let name = format!("road-{}", ROAD.fetch_add(1, Ordering::Relaxed));
+            let road = Road::past(&primary.to_string(), &[primary]).await?;
+            servers.watch(&name, road.url().parse().expect("an address")).await?;
+            let url = site.url().replace(Sentinels::SERVICE, &name);
+            Ok(road.named(url))
+        })
+    })
     .lose(|site, lock| {
         Box::pin(async move {
-            let Share { servers, db } = site.kept().expect("what was made");
-            let primary = servers.primary().await.expect("a primary").addr();
-            let mut wire = Wire::to(primary).await.expect("a connection");
-            wire.call(&["SELECT", &db.to_string()]).await.and_then(|r| r.ok()).expect("OK");
-            let gone = wire.call(&["DEL", &format!("dl:{{{}:{}}}", lock.space, lock.name)]).await;
+            let gone = share(site)
+                .await
+                .call(&["DEL", &format!("dl:{{{}:{}}}", lock.space, lock.name)])
+                .await;
             assert_eq!(gone.expect("an answer").int(), Some(1));
         })
     })

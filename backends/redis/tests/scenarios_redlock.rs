@@ -6,9 +6,6 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
-    if let Ok(url) = std::env::var(redlock::crash::CHILD) {
-        return redlock::crash::hammer(&url);
-    }
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(4);
     let mut trials = Vec::new();
@@ -46,7 +43,6 @@ fn main() -> ExitCode {
         foreign::classic_clients_and_we_exclude_each_other,
         foreign::a_foreign_minority_stops_nobody,
         foreign::a_name_among_our_own_keys_is_refused,
-        crash::a_kill_leaves_no_key_without_an_end,
     }
     libtest_mimic::run(&args, trials).exit_code()
 }

@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use distlock::{Error, Kind};
-use distlock_testkit::servers::{self, Cluster, Redis, Sentinels, Server};
+use distlock_testkit::servers::{self, Cluster, Mariadb, Postgres, Redis, Sentinels, Server};
 
+use crate::peer::Peer;
+use crate::raw::sql::Sql;
 use crate::raw::{self, Raw};
 
 /// What can be measured.
-pub(crate) const STORES: [&str; 12] = [
+pub(crate) const STORES: [&str; 19] = [
     "memory",
     "sqlite",
     "sqlite-normal",
@@ -23,6 +25,13 @@ pub(crate) const STORES: [&str; 12] = [
     "redlock-5",
     "redlock-plain",
     "memcached",
+    "mysql",
+    "mysql-row-lock",
+    "mysql-version",
+    "postgres",
+    "postgres-advisory",
+    "postgres-row-lock",
+    "postgres-version",
 ];
 
 /// A store and the raw calls beside it. What keeps it alive ends with it.
@@ -31,13 +40,21 @@ pub(crate) struct Place {
     pub(crate) raw: Raw,
     /// The one redis server, where there is one: it is asked what the scripts cost it.
     pub(crate) redis: Option<SocketAddr>,
+    /// Others' locks on the same servers, where they serve them.
+    pub(crate) peers: Vec<Peer>,
     _keep: Box<dyn Any>,
 }
 
 impl Place {
     /// Starts what the store needs.
     pub(crate) async fn open(store: &str, dir: &Path, names: usize) -> Result<Self, Error> {
-        let of = |url: String, raw: Raw| Self { url, raw, redis: None, _keep: Box::new(()) };
+        let of = |url: String, raw: Raw| Self {
+            url,
+            raw,
+            redis: None,
+            peers: vec![],
+            _keep: Box::new(()),
+        };
         let path = |name: &str| dir.join(name).display().to_string();
         // A fresh server has a quarantine to wait out; what is measured comes after it.
         let off = "quarantine=off&max_ttl=1h";
@@ -62,7 +79,8 @@ impl Place {
                 let raw = raw::redis::Redis::open(vec![vec![at]; names]).await?;
                 let algorithm = if store == "redis" { "" } else { "&algorithm=plain" };
                 let url = format!("redis://{at}?{off}{algorithm}");
-                Self { redis: Some(at), _keep: Box::new(server), ..of(url, Raw::redis(raw)) }
+                let peers = (store == "redis").then(|| Peer::rslock(&[at])).into_iter().collect();
+                Self { redis: Some(at), peers, _keep: Box::new(server), ..of(url, Raw::redis(raw)) }
             }
             "redis-sentinel" => {
                 let set = Sentinels::start().await?;
@@ -71,7 +89,9 @@ impl Place {
                 let hosts: Vec<String> = set.addrs().iter().map(ToString::to_string).collect();
                 let service = Sentinels::SERVICE;
                 let url = format!("redis+sentinel://{}/{service}?{off}", hosts.join(","));
-                Self { redis: Some(at), _keep: Box::new(set), ..of(url, Raw::redis(raw)) }
+                // It knows nothing of sentinels: it is given the primary's address.
+                let peers = vec![Peer::rslock(&[at])];
+                Self { redis: Some(at), peers, _keep: Box::new(set), ..of(url, Raw::redis(raw)) }
             }
             "redis-cluster" => {
                 let set = Cluster::start().await?;
@@ -83,7 +103,8 @@ impl Place {
                 let raw = raw::redis::Redis::open(places).await?;
                 let hosts: Vec<String> = set.addrs().iter().map(ToString::to_string).collect();
                 let url = format!("redis+cluster://{}?{off}", hosts.join(","));
-                Self { _keep: Box::new(set), ..of(url, Raw::redis(raw)) }
+                let peers = vec![Peer::rslock_cluster(&set.addrs())?];
+                Self { peers, _keep: Box::new(set), ..of(url, Raw::redis(raw)) }
             }
             "redlock-3" | "redlock-5" | "redlock-plain" => {
                 let count = if store == "redlock-5" { 5 } else { 3 };
@@ -96,7 +117,26 @@ impl Place {
                 let hosts: Vec<String> = at.iter().map(ToString::to_string).collect();
                 let algorithm = if store == "redlock-plain" { "&algorithm=plain" } else { "" };
                 let url = format!("redlock://{}?{off}{algorithm}", hosts.join(","));
-                Self { _keep: Box::new(nodes), ..of(url, Raw::redis(raw)) }
+                let peers =
+                    (store != "redlock-plain").then(|| Peer::rslock(&at)).into_iter().collect();
+                Self { peers, _keep: Box::new(nodes), ..of(url, Raw::redis(raw)) }
+            }
+            "mysql" | "mysql-row-lock" | "mysql-version" => {
+                let server = Mariadb::new().durable().start().await?;
+                let url = Mariadb::url(&server);
+                let raw = Sql::mysql(&url, names).await?;
+                let peers = vec![Peer::Own(Sql::mysql_again(&url))];
+                let url = with_algorithm(url, store, "mysql-");
+                Self { peers, _keep: Box::new(server), ..of(url, Raw::sql(raw)) }
+            }
+            "postgres" | "postgres-advisory" | "postgres-row-lock" | "postgres-version" => {
+                let server = Postgres::new().durable().start().await?;
+                let url = format!("postgres://postgres@{}/postgres", server.addr());
+                let raw = Sql::postgres(&url, names).await?;
+                let again = Sql::postgres_again(&url);
+                let peers = vec![Peer::Own(again.clone()), Peer::Sqlx(again)];
+                let url = with_algorithm(url, store, "postgres-");
+                Self { peers, _keep: Box::new(server), ..of(url, Raw::sql(raw)) }
             }
             "memory" => of("memory:".to_owned(), Raw::memory(names)),
             other => {
@@ -104,5 +144,13 @@ impl Place {
                     .with_hint(format!("one of: {}", STORES.join(", "))));
             }
         })
+    }
+}
+
+/// The URL with the algorithm that the store's name ends with.
+fn with_algorithm(url: String, store: &str, family: &str) -> String {
+    match store.strip_prefix(family) {
+        Some(algorithm) => format!("{url}?algorithm={algorithm}"),
+        None => url,
     }
 }

@@ -4,6 +4,7 @@
 
 mod memcached;
 pub(crate) mod redis;
+pub(crate) mod sql;
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -25,6 +26,7 @@ enum Door {
     Memory(Arc<Mutex<Vec<u64>>>),
     Thread(mpsc::Sender<(usize, oneshot::Sender<()>)>),
     Redis(redis::Redis),
+    Sql(sql::Sql),
 }
 
 fn fail(e: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -57,11 +59,17 @@ impl Raw {
         Self(Door::Redis(redis))
     }
 
+    /// Autocommitted updates of one row.
+    pub(crate) fn sql(sql: sql::Sql) -> Self {
+        Self(Door::Sql(sql))
+    }
+
     /// Takes and gives back: two calls.
     pub(crate) async fn cycle(&self, name: usize) {
         for take in [true, false] {
             match &self.0 {
                 Door::Redis(redis) => redis.call(name, take).await,
+                Door::Sql(sql) => sql.update(name).await,
                 Door::Memory(rows) => {
                     if let Ok(mut rows) = rows.lock() {
                         rows[name] += 1;

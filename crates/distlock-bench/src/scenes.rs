@@ -27,10 +27,9 @@ pub(crate) async fn all(store: &str, quick: bool) -> Result<Vec<Row>, Error> {
     let io = |e: std::io::Error| Error::new(Kind::Store, "no place to measure in").because(e);
     let dir = tempfile::tempdir_in(std::env::current_dir().map_err(io)?).map_err(io)?;
     let place = Place::open(store, dir.path(), 64).await?;
-    let (url, raw) = (&place.url, &place.raw);
+    let (url, raw, peers) = (&place.url, &place.raw, &place.peers);
     let locks = distlock::connect(url).await?;
-    let peer = place.redis.filter(|_| store == "redis").map(|at| Peer::open(&[at]));
-    let (mut rows, call) = solo(store, &locks, raw, peer.as_ref(), size.solo).await?;
+    let (mut rows, call) = solo(store, &locks, raw, peers, size.solo).await?;
     if let Some(server) = place.redis {
         scale::reset(server).await?;
         many(&locks, 64, 64, size.each).await?;
@@ -44,8 +43,8 @@ pub(crate) async fn all(store: &str, quick: bool) -> Result<Vec<Row>, Error> {
         ));
     }
     rows.push(together(store, "64 names in parallel", &locks, raw, 64, 64, size.each).await?);
-    if let Some(peer) = peer {
-        rows.push(beside(store, &locks, &peer, size.each).await?);
+    for peer in peers {
+        rows.push(beside(store, &locks, peer, size.each).await?);
     }
     rows.push(together(store, "16 tasks on one name", &locks, raw, 16, 1, size.each).await?);
     rows.extend(line(store, &locks, size.crowd, call).await?);
@@ -74,41 +73,40 @@ async fn solo(
     store: &str,
     locks: &Locks,
     raw: &Raw,
-    peer: Option<&Peer>,
+    peers: &[Peer],
     rounds: usize,
 ) -> Result<(Vec<Row>, f64), Error> {
     let clock = Clock::system();
-    let (mut ours, mut theirs, mut peers) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut beside = vec![Vec::new(); peers.len()];
     for round in 0..rounds + rounds / 10 {
+        // The first tenth warms up.
+        let warm = round >= rounds / 10;
         let start = clock.now();
         cycle(locks, "solo").await?;
         let middle = clock.now();
         raw.cycle(0).await;
-        let end = clock.now();
-        if let Some(peer) = peer {
-            peer.cycle("solo peer").await?;
-        }
-        let last = clock.now();
-        // The first tenth warms up.
-        if round >= rounds / 10 {
+        let mut last = clock.now();
+        if warm {
             ours.push(middle.since(start));
-            theirs.push(end.since(middle));
-            peers.push(last.since(end));
+            theirs.push(last.since(middle));
+        }
+        for (peer, times) in peers.iter().zip(&mut beside) {
+            peer.cycle("solo peer").await?;
+            let now = clock.now();
+            if warm {
+                times.push(now.since(last));
+            }
+            last = now;
         }
     }
     let (scene, mut rows) = ("solo cycle", Vec::new());
     for (q, figure) in [(0.5, "p50 µs"), (0.99, "p99 µs")] {
         let (lock, raw) = (quantile(&mut ours, q), quantile(&mut theirs, q));
         rows.push(Row::new(store, scene, figure, lock, Some(raw)));
-        if peer.is_some() {
-            let beside = quantile(&mut peers, q);
-            rows.push(Row::new(
-                store,
-                scene,
-                format!("{figure}, raw = rslock"),
-                lock,
-                Some(beside),
-            ));
+        for (peer, times) in peers.iter().zip(&mut beside) {
+            let figure = format!("{figure}, raw = {}", peer.name());
+            rows.push(Row::new(store, scene, figure, lock, Some(quantile(times, q))));
         }
     }
     let call = quantile(&mut theirs, 0.5) / 2.0;
@@ -191,7 +189,8 @@ async fn beside(store: &str, locks: &Locks, peer: &Peer, each: usize) -> Result<
         }
     });
     let (ours, theirs) = (rate(64 * each, ours), rate(64 * each, theirs.await?));
-    Ok(Row::new(store, "64 names in parallel", "cycles/s, raw = rslock", ours, Some(theirs)))
+    let figure = format!("cycles/s, raw = {}", peer.name());
+    Ok(Row::new(store, "64 names in parallel", figure, ours, Some(theirs)))
 }
 
 /// Sixteen tasks in one line for a while: how long from a release to the next grant, in raw calls,

@@ -1,9 +1,12 @@
 //! The one definition of the command: parsing, help, man page and completions come from here.
 
 use std::ffi::OsString;
+use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
+use distlock::fence::advice::{Effect, Resource};
 use distlock::{Owner, Token, duration};
 
 const EXIT_CODES: &str = "\
@@ -42,7 +45,7 @@ pub(crate) struct Args {
 pub(crate) struct Everywhere {
     /// The store: sqlite:PATH, file:DIR, redis://HOST, rediss://HOST, redis+unix:SOCKET,
     /// redis+sentinel://S1,S2,S3/NAME, redis+cluster://HOSTS, redlock://H1,H2,H3, memcached://HOST,
-    /// zookeeper://H1,H2,H3/PATH
+    /// mysql://HOST/DATABASE, postgres://HOST/DATABASE, zookeeper://H1,H2,H3/PATH
     /// [default: $DISTLOCK_URL, $DISTLOCK_URL_FILE, or SQLite in the user's state directory]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     pub(crate) url: Option<String>,
@@ -81,6 +84,10 @@ pub(crate) enum Verb {
     Break(Break),
     /// Tries the store with a real lock and prints what it promises
     Check(Check),
+    /// Prints the statements that make a store's tables
+    Schema(Schema),
+    /// Says whether a lock is needed, and what to do instead
+    Advise(Advise),
     /// Prints the completions of a shell
     Completions(Completions),
     /// Prints the manual page
@@ -175,9 +182,9 @@ Nobody renews the lock meanwhile, except `distlock renew`: choose a TTL that cov
 pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) wait: Wait,
-    /// How long the lock stays held without a renewal
-    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true, default_value = "10m")]
-    pub(crate) ttl: Duration,
+    /// How long the lock stays held without a renewal [default: 10m, or the store's longest if that is less]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
+    pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) hold: Hold,
     /// The lock's name
@@ -267,6 +274,48 @@ Examples:
   distlock check --url sqlite:/var/lib/app/locks.db    does it work, how fast, what does it promise
   distlock check --url redis://127.0.0.1:6379          it waits while the server is in quarantine")]
 pub(crate) struct Check {}
+
+/// `distlock advise`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Examples:
+  distlock advise                                  the whole table
+  distlock advise --effect once --resource mysql   one question, with the code
+  distlock advise --resource redis --json | jq -r .code")]
+pub(crate) struct Advise {
+    /// What is to happen
+    #[arg(long, value_name = "EFFECT", value_parser = words::<Effect>(Effect::ALL, Effect::word))]
+    pub(crate) effect: Option<Effect>,
+    /// Where it happens
+    #[arg(long, value_name = "RESOURCE", value_parser = words::<Resource>(Resource::ALL, Resource::word))]
+    pub(crate) resource: Option<Resource>,
+}
+
+/// One of a list of words, so that help and completions know them.
+fn words<T>(all: &'static [T], word: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err = String> + Copy + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all.iter().map(|&w| word(w))).try_map(|text| text.parse::<T>())
+}
+
+/// `distlock schema`
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "\
+Examples:
+  distlock schema mysql | mysql --user=admin locks     for programs that may not create tables
+  distlock schema mysql --prefix app_                  as with ?prefix=app_ in the URL
+  distlock schema postgres --schema app | psql locks   as with ?schema=app in the URL")]
+pub(crate) struct Schema {
+    /// The store: mysql or postgres
+    pub(crate) store: String,
+    /// What the names of MySQL's tables begin with [default: distlock_]
+    #[arg(long)]
+    pub(crate) prefix: Option<String>,
+    /// The schema that holds PostgreSQL's tables [default: distlock]
+    #[arg(long, conflicts_with = "prefix")]
+    pub(crate) schema: Option<String>,
+}
 
 /// `distlock completions`
 #[derive(ClapArgs, Debug)]

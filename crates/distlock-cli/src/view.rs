@@ -91,7 +91,8 @@ pub(crate) fn table(locks: &[LockInfo]) -> String {
     columns(&rows)
 }
 
-fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+/// Cells under each other.
+pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |i: usize| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
     let line = |row: &[String; N]| {

@@ -89,11 +89,15 @@ pub(crate) async fn close(locks: &Locks) {
     let _ = Clock::system().timeout(CLOSING, locks.close()).await;
 }
 
-/// Says who holds the lock and one's place in line, when one of the two changes.
+/// Says who holds the lock and one's place in line, when one of the two changes, and when the store
+/// grants nothing to anybody or answers nobody.
 fn teller(name: String, printer: Printer) -> impl Fn(&Standing) + Send + Sync {
-    let last: Mutex<Option<(Option<Token>, Option<u32>)>> = Mutex::new(None);
+    /// The holder, one's place, and whether there is a reason that nobody is served.
+    type News = (Option<Token>, Option<u32>, bool);
+    let last: Mutex<Option<News>> = Mutex::new(None);
     move |standing| {
-        let news = (standing.holder.as_ref().map(|h| h.token), standing.ahead);
+        let token = standing.holder.as_ref().map(|h| h.token);
+        let news = (token, standing.ahead, standing.note.is_some());
         let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if last.replace(news) != Some(news) {
             printer.note(format!("waiting for {name:?}: {standing}"));

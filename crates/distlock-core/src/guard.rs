@@ -31,12 +31,14 @@ pub struct Guard {
     done: bool,
     /// A release was begun: the store may have done it, whatever it answered.
     giving: bool,
+    /// A request to release has left, in this call or an earlier one.
+    asked: bool,
 }
 
 impl Guard {
     pub(crate) fn new(client: Arc<Client>, hold: Arc<Hold>) -> Self {
         client.observer.holds(1.0);
-        Self { client, held: Held(hold), done: false, giving: false }
+        Self { client, held: Held(hold), done: false, giving: false, asked: false }
     }
 
     /// From a grant to the guard that has it, looked after from now on. No await in here: between
@@ -107,12 +109,13 @@ impl Guard {
         }
         let (mut tries, mut unknown) = (0, false);
         loop {
+            let again = std::mem::replace(&mut self.asked, true);
             let answer = self.client.backend.release(&hold.key, None).await;
             tries += 1;
             match answer {
                 // Nobody but ourselves could have ended it before its deadline: an earlier try,
                 // unanswered, did.
-                Ok(Released::WasLost) if tries > 1 && valid() => {
+                Ok(Released::WasLost) if again && valid() => {
                     self.finish("released");
                     return Ok(Released::Released);
                 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::busy::Standing;
-use crate::capability::Capability;
+use crate::capability::{Capability, WakeUp};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::ids::ReqId;
@@ -100,6 +100,12 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// timer for each call, which over a network costs about as much as the call.
     fn ends_in_time(&self) -> bool {
         false
+    }
+
+    /// Whether a waiter is told of its turn just now. Otherwise it asks again and again: the head of
+    /// the line often, whoever is further back less often.
+    fn calls_up(&self) -> bool {
+        self.capability().wake == WakeUp::Push
     }
 
     /// Asks, asks again, confirms or polls. With `wait_lease` the request stands in line and is

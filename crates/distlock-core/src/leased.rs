@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::busy::Standing;
-use crate::capability::{Capability, WakeUp};
+use crate::capability::Capability;
 use crate::clock::{BootInstant, Clock};
 use crate::engine;
 use crate::error::{Error, Kind};
@@ -163,10 +163,16 @@ impl<S: LeaseStore> Inner<S> {
             Err(e) if e.is_transient() && entry.keeps_its_place(sent.boot) => {
                 tracing::debug!(lock = %ask.lock, error = %e, "asking again");
                 wait.doubtful = true;
+                if !std::mem::replace(&mut wait.troubled, true)
+                    && let Some(seen) = seen
+                {
+                    seen(&Standing { note: Some(in_trouble(&e)), ..Standing::default() });
+                }
                 let pause = POLL.1.min(entry.wait_lease / 4);
                 return Ok(Verdict::Again(self.clock().now().plus(pause)));
             }
-            other => other?,
+            // What an earlier question left open, a later one that did not even leave does not close.
+            other => other.map_err(|e| if wait.doubtful { e.unknown() } else { e })?,
         };
         entry.heard_of(sent.boot);
         let (standing, again) = match answer {
@@ -178,7 +184,7 @@ impl<S: LeaseStore> Inner<S> {
                 self.beat(entry);
                 let head = standing.ahead == Some(0);
                 let mut again = standing.left.filter(|_| head).map(|left| left + AFTER_EXPIRY);
-                if self.store.capability().wake == WakeUp::Poll {
+                if !self.store.calls_up() {
                     let poll = wait.next_look(ask, standing.ahead);
                     again = Some(again.map_or(poll, |again| again.min(poll)));
                 }
@@ -196,7 +202,8 @@ impl<S: LeaseStore> Inner<S> {
             }
             Answer::Spent => return Err(spent()),
         };
-        if changed(&wait.last, &standing) {
+        // That trouble is over is news, whatever the answer.
+        if std::mem::take(&mut wait.troubled) || changed(&wait.last, &standing) {
             tracing::debug!(lock = %ask.lock, %standing, "waiting");
             if let Some(seen) = seen {
                 seen(&standing);
@@ -281,6 +288,8 @@ struct Wait {
     last: Standing,
     /// A question of its was never answered: it may still arrive.
     doubtful: bool,
+    /// Its last question failed, and it was told so.
+    troubled: bool,
     /// How long it last waited to ask a store without a line.
     poll: Option<Duration>,
 }
@@ -329,6 +338,11 @@ fn feel(entry: &Entry, sent: BootInstant, pulse: Pulse) {
 fn changed(last: &Standing, now: &Standing) -> bool {
     let token = |s: &Standing| s.holder.as_ref().map(|h| h.token);
     token(last) != token(now) || last.ahead != now.ahead || *last == Standing::default()
+}
+
+/// What a waiter hears while its store cannot be asked.
+fn in_trouble(e: &Error) -> Arc<str> {
+    format!("the store does not answer ({}); asking again", e.message()).into()
 }
 
 fn not_yet(left: Duration, why: String) -> Standing {

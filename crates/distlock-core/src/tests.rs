@@ -21,6 +21,44 @@ use crate::seam::{
 use crate::state::Pulse;
 use crate::{Clock, Error, FullName, Guard, Kind, Locks, Lost, Store, Token, Why};
 
+/// The calls of a lease store over memory that it passes on as they are; it has a field `memory`.
+macro_rules! as_memory {
+    () => {
+        fn site(&self) -> &str {
+            self.memory.site()
+        }
+        fn clock(&self) -> &Clock {
+            self.memory.clock()
+        }
+        async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
+            self.memory.heartbeat(waiting).await
+        }
+        async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
+            self.memory.release(key, requeue).await
+        }
+        async fn cancel(&self, key: &Key) -> Result<(), Error> {
+            self.memory.cancel(key).await
+        }
+        async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+            self.memory.inspect(query).await
+        }
+        async fn force(
+            &self,
+            lock: &FullName,
+            token: Option<Token>,
+            how: Force,
+        ) -> Result<Forced, Error> {
+            self.memory.force(lock, token, how).await
+        }
+        fn listen(&self, ears: Ears) {
+            self.memory.listen(ears);
+        }
+        async fn close(&self) {
+            self.memory.close().await;
+        }
+    };
+}
+
 mod edges;
 mod session;
 mod wall;

@@ -5,6 +5,9 @@
 //! 3. Step each state through its moves.
 //! 4. Write each state that changed, if its row is still what it was.
 //! 5. Tell the winners. Whose row had changed goes back to 1 after a random pause.
+//! 6. Where one of ours stands in line, look at the row now and then, and ring it when its turn has
+//!    come: one read for all of this process, often for the first in line, less often further back
+//!    and while nothing changes.
 //!
 //! Callers of one process never race each other, and many moves on one lock cost one write.
 //! Time is read before the write, so it is early rather than late: a lease ends earlier in the row
@@ -16,7 +19,7 @@ use std::time::Duration;
 
 use distlock_core::lease::{Ears, Wake};
 use distlock_core::seam::{Event, Key};
-use distlock_core::state::{Effects, Hold, LockState, Micros, Now, Op, Phase, Reply, Rules};
+use distlock_core::state::{Claim, Effects, Hold, LockState, Micros, Now, Op, Phase, Reply, Rules};
 use distlock_core::{BootInstant, Error, FullName, Kind, Why};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
@@ -31,6 +34,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(64);
 /// After this long a move that keeps losing is given up.
 pub(crate) const BOUND: Duration = Duration::from_secs(8);
+/// How soon the row is looked at again where one of ours waits, at least and at most.
+const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// One small sweep after so many writes of new rows.
 const SWEEP: u32 = 64;
 
@@ -72,7 +77,16 @@ pub(crate) struct Desk<R> {
     open: HashMap<u64, Open>,
     next: u64,
     pending: Vec<Pending>,
+    watches: HashMap<FullName, Watch>,
     fresh: u32,
+}
+
+/// A lock that one of ours waits for.
+struct Watch {
+    next: BootInstant,
+    pace: Duration,
+    /// The row as it was last looked at, and until when time alone changes nothing about it.
+    seen: Option<(u64, Micros)>,
 }
 
 fn rules() -> Rules {
@@ -86,8 +100,8 @@ impl<R: Rows> Desk<R> {
         session: String,
         ears: Arc<OnceLock<Ears>>,
     ) -> Self {
-        let (open, pending) = <(HashMap<_, _>, Vec<_>)>::default();
-        Self { rows, calls, session, ears, open, next: 0, pending, fresh: 0 }
+        let (open, pending, watches) = <(HashMap<_, _>, Vec<_>, HashMap<_, _>)>::default();
+        Self { rows, calls, session, ears, open, next: 0, pending, watches, fresh: 0 }
     }
 
     /// Serves until everybody who could call is gone.
@@ -110,7 +124,8 @@ impl<R: Rows> Desk<R> {
     /// Waits until there is something to do and takes in what has come. False when it is over.
     async fn gather(&mut self) -> bool {
         let clock = self.rows.clock().clone();
-        let soonest = self.pending.iter().map(|p| p.not_before).min();
+        let looks = self.watches.values().map(|w| w.next);
+        let soonest = self.pending.iter().map(|p| p.not_before).chain(looks).min();
         let first = match soonest {
             None => match self.calls.recv().await {
                 Some(call) => Some(call),
@@ -120,6 +135,7 @@ impl<R: Rows> Desk<R> {
                 biased;
                 call = self.calls.recv() => match call {
                     Some(call) => Some(call),
+                    None if self.pending.is_empty() => return false,
                     // What is pending is still brought to its end.
                     None => { clock.sleep_until(at).await; None }
                 },
@@ -180,6 +196,9 @@ impl<R: Rows> Desk<R> {
             }
             moves.push(p);
         }
+        let now = self.rows.clock().now();
+        let due = |(lock, w): &(&FullName, &Watch)| w.next <= now && !by_lock.contains_key(lock);
+        locks.extend(self.watches.iter().filter(due).map(|(lock, _)| lock.clone()).take(BATCH));
         if locks.is_empty() {
             return;
         }
@@ -188,6 +207,9 @@ impl<R: Rows> Desk<R> {
             Err(e) => {
                 // Nothing was written, so nothing happened.
                 let e = e.not_applied();
+                for lock in &locks {
+                    self.look_later(lock);
+                }
                 return by_lock
                     .into_values()
                     .flatten()
@@ -197,15 +219,19 @@ impl<R: Rows> Desk<R> {
         let mut writes = Vec::new();
         let mut played = Vec::new();
         for (lock, row) in locks.into_iter().zip(rows) {
-            let moves = by_lock.remove(&lock).unwrap_or_default();
+            let Some(moves) = by_lock.remove(&lock) else {
+                self.look(&lock, row, now);
+                continue;
+            };
             match play(&lock, row, &moves, now) {
                 Err(e) => moves.iter().for_each(|p| self.answer(p, Err(e.clone()))),
-                Ok(Played { replies, write: None, .. }) => {
+                Ok(Played { replies, state, write: None, .. }) => {
+                    self.watch(&lock, &state, None);
                     moves.iter().zip(replies).for_each(|(p, r)| self.answer(p, Ok(r)));
                 }
-                Ok(Played { replies, effects, write: Some(write) }) => {
+                Ok(Played { replies, effects, state, write: Some(write) }) => {
                     writes.push(write);
-                    played.push((moves, replies, effects));
+                    played.push(Unsure { moves, replies, effects, state });
                 }
             }
         }
@@ -214,23 +240,22 @@ impl<R: Rows> Desk<R> {
         }
     }
 
-    async fn write(
-        &mut self,
-        writes: Vec<Write>,
-        played: Vec<(Vec<Pending>, Vec<Reply>, Vec<Effects>)>,
-    ) {
+    async fn write(&mut self, writes: Vec<Write>, played: Vec<Unsure>) {
         let fresh: Vec<bool> = writes.iter().map(|w| w.was.is_none()).collect();
         let won = match self.rows.write(writes).await {
             Ok(won) => won,
             Err(e) => {
-                for p in played.into_iter().flat_map(|(moves, ..)| moves) {
+                // Each is written for itself: some may be, whatever became of the last.
+                let e = if played.len() > 1 { e.unknown() } else { e };
+                for p in played.into_iter().flat_map(|u| u.moves) {
                     self.answer(&p, Err(e.clone()));
                 }
                 return;
             }
         };
         let now = self.rows.clock().now();
-        for (((moves, replies, effects), won), fresh) in played.into_iter().zip(won).zip(fresh) {
+        for ((unsure, won), fresh) in played.into_iter().zip(won).zip(fresh) {
+            let Unsure { moves, replies, effects, state } = unsure;
             if !won {
                 moves.into_iter().for_each(|p| self.again(p, now));
                 continue;
@@ -239,9 +264,60 @@ impl<R: Rows> Desk<R> {
             let lock = moves.first().map(|p| p.lock.clone());
             moves.iter().zip(replies).for_each(|(p, r)| self.answer(p, Ok(r)));
             if let Some(lock) = lock {
+                self.watch(&lock, &state, None);
                 effects.into_iter().for_each(|e| self.tell(&lock, e));
             }
         }
+    }
+
+    /// Sees to it that a lock is looked at again while one of ours waits for it.
+    fn watch(&mut self, lock: &FullName, state: &LockState, seen: Option<(u64, Micros)>) {
+        let ours = |c: &Claim| c.via == self.session;
+        let called = state.holds.iter().any(|h| is_claimed(h) && ours(&h.claim));
+        let place = state.queue.iter().position(|w| ours(&w.claim)).filter(|_| !called);
+        if !called && place.is_none() {
+            self.watches.remove(lock);
+            return;
+        }
+        let ahead = u32::try_from(place.unwrap_or(0)).unwrap_or(u32::MAX);
+        let pace = LOOK.0.saturating_mul(ahead.saturating_add(1)).min(LOOK.1);
+        let next = self.rows.clock().now().plus(pace);
+        self.watches.insert(lock.clone(), Watch { next, pace, seen });
+    }
+
+    fn look_later(&mut self, lock: &FullName) {
+        let now = self.rows.clock().now();
+        if let Some(watch) = self.watches.get_mut(lock) {
+            watch.pace = (watch.pace * 2).min(LOOK.1);
+            watch.next = now.plus(watch.pace);
+        }
+    }
+
+    /// Rings those of ours whose turn has come, or would if they asked.
+    fn look(&mut self, lock: &FullName, row: Option<Row>, now: Micros) {
+        let seen = self.watches.get(lock).and_then(|w| w.seen);
+        let Some(row) = row else {
+            self.watches.remove(lock);
+            return;
+        };
+        if seen.is_some_and(|(version, until)| version == row.version && now < until) {
+            return self.look_later(lock);
+        }
+        let Ok(mut state) = decode(&row.text, lock) else {
+            self.watches.remove(lock); // who asks is told
+            return;
+        };
+        state.step(&Op::Settle, Now { lease: now, wall: now }, &rules());
+        let called = state.holds.iter().filter(|h| is_claimed(h)).map(|h| &h.claim);
+        // Who was passed over is not any more once it is heard of.
+        let deaf = state.queue.iter().filter(|w| w.deaf).map(|w| &w.claim);
+        if let Some(ears) = self.ears.get() {
+            let ours = called.chain(deaf).filter(|c| c.via == self.session);
+            ours.for_each(|c| ears(Wake::Turn(c.req)));
+        }
+        let delay = Some(state.delay_until).filter(|until| *until > now);
+        let until = state.holds.iter().map(|h| h.expires).chain(delay).min();
+        self.watch(lock, &state, Some((row.version, until.unwrap_or(Micros(u64::MAX)))));
     }
 
     /// Somebody else changed the row: once more, after a pause that differs from theirs.
@@ -272,7 +348,7 @@ impl<R: Rows> Desk<R> {
         }
     }
 
-    /// Tells those of this process; others find out by asking.
+    /// Tells those of this process; others find out by looking.
     fn tell(&self, lock: &FullName, effects: Effects) {
         let Some(ears) = self.ears.get() else { return };
         let ours = |(req, via): (_, String)| (via == self.session).then_some(req);
@@ -287,12 +363,25 @@ impl<R: Rows> Desk<R> {
     }
 }
 
+fn is_claimed(hold: &Hold) -> bool {
+    matches!(hold.phase, Phase::Claimed { .. })
+}
+
 /// What a lock's moves come to.
 struct Played {
     replies: Vec<Reply>,
     effects: Vec<Effects>,
+    state: LockState,
     /// `None` when nothing changed.
     write: Option<Write>,
+}
+
+/// A lock's moves whose write is under way.
+struct Unsure {
+    moves: Vec<Pending>,
+    replies: Vec<Reply>,
+    effects: Vec<Effects>,
+    state: LockState,
 }
 
 fn play(
@@ -313,13 +402,13 @@ fn play(
         effects.push(step.effects);
     }
     if state == before {
-        return Ok(Played { replies, effects, write: None });
+        return Ok(Played { replies, effects, state, write: None });
     }
     let text = serde_json::to_string(&state)
         .map_err(|e| Error::new(Kind::Store, "a state cannot be written").because(e))?;
     let idle_from = idle_from(&state);
     let write = Write { lock: lock.clone(), was: row.map(|r| r.version), text, idle_from };
-    Ok(Played { replies, effects, write: Some(write) })
+    Ok(Played { replies, effects, state, write: Some(write) })
 }
 
 /// A row's text as a state.

@@ -3,16 +3,19 @@
 //! * [`Lane`]: a connection that belongs to the library's own thread, so that a caller who goes
 //!   away never leaves a statement half done.
 //! * [`Tied`]: a connection that a session lock is tied to, used in turn and never half.
+//! * [`Seats`]: so many of those, used again when nothing is tied to them any more.
 //! * [`Versioned`]: the version algorithm, a compare-and-set on one row, over any table that can do
 //!   the few things of [`Rows`].
 
 mod desk;
 mod lane;
 mod rows;
+mod seats;
 mod tied;
 mod versioned;
 
 pub use lane::{Lane, Opens, Trouble, Work};
 pub use rows::{Page, Row, Rows, Write};
+pub use seats::{Seat, Seats};
 pub use tied::Tied;
 pub use versioned::Versioned;

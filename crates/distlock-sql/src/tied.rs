@@ -64,7 +64,8 @@ impl<C: Send + 'static> Tied<C> {
                 None => {
                     *conn = None;
                     Err(Error::new(Kind::Unreachable, format!("no answer within {bound:?}"))
-                        .unknown())
+                        .unknown()
+                        .with_hint("see whether the database runs and can be reached"))
                 }
             };
             // The turn is over before the answer is told: whoever hears it may ask again at once.

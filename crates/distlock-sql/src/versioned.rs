@@ -111,9 +111,15 @@ impl<R: Rows> LeaseStore for Versioned<R> {
         self.rows.clock()
     }
 
+    /// The desk looks for all who wait.
+    fn calls_up(&self) -> bool {
+        true
+    }
+
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let claim = Claim::of(ask, self.session.as_str());
-        let reply = self.one("acquire", &ask.lock, Op::Acquire { claim, wait: wait_lease }).await?;
+        let op = Op::Acquire { claim, wait: wait_lease };
+        let reply = self.one("acquire", &ask.lock, op).await?;
         answer::acquired(reply).map_err(|e| self.told("acquire", &ask.lock, e))
     }
 

@@ -13,7 +13,8 @@ use tokio::process::{ChildStdin, ChildStdout, Command};
 use crate::roles::ROLE;
 use crate::wait::{PATIENCE, soon};
 
-pub(crate) struct Child {
+/// A second process of a test: this program, started again. Dropping it kills it.
+pub struct Child {
     process: tokio::process::Child,
     lines: Lines<BufReader<ChildStdout>>,
     input: ChildStdin,
@@ -21,8 +22,13 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts this program again in a role, with `key=value` arguments.
-    pub(crate) fn start(role: &str, args: &[(&str, &str)]) -> Self {
+    /// Starts this program again in a role, with `key=value` arguments. Its `main` is
+    /// [`run`](crate::run) or asks [`as_child`](crate::as_child) first.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn start(role: &str, args: &[(&str, &str)]) -> Self {
         Self::start_with(role, args, &[])
     }
 
@@ -51,7 +57,13 @@ impl Child {
 
     /// The next line that starts with a word; lines that start with another are passed over.
     /// Returns what follows the word.
-    pub(crate) async fn hear(&mut self, word: &str) -> String {
+    ///
+    /// # Panics
+    /// When it ends or says nothing of the kind for long.
+    ///
+    /// # Cancel safety
+    /// What was passed over is gone.
+    pub async fn hear(&mut self, word: &str) -> String {
         self.hear_for(PATIENCE, word).await
     }
 
@@ -93,7 +105,13 @@ impl Child {
     }
 
     /// SIGKILL, and waits until it is dead.
-    pub(crate) async fn kill(&mut self) {
+    ///
+    /// # Panics
+    /// When it was dead already.
+    ///
+    /// # Cancel safety
+    /// It is being killed.
+    pub async fn kill(&mut self) {
         self.signal(Signal::KILL);
         soon("a killed child ends", self.process.wait()).await.expect("its status");
     }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use distlock_core::capability::{Capability, Expiry, Order};
+use distlock_core::capability::{Capability, Expiry, Family, Order, WakeUp};
 
 use crate::site::Site;
 
@@ -23,6 +23,12 @@ pub struct Traits {
     pub restart: bool,
     /// Its connections can be cut.
     pub cut: bool,
+    /// It can be reached through proxies.
+    pub road: bool,
+    /// Each of its moves is a question and then a write: without answers it does nothing at all.
+    pub reads_first: bool,
+    /// What its locks leave can be looked at.
+    pub leaves: bool,
 }
 
 impl Traits {
@@ -30,6 +36,26 @@ impl Traits {
     #[must_use]
     pub fn line(&self) -> bool {
         self.capability.order == Order::Fifo
+    }
+
+    /// Whether waiters are called up, so that a line costs nothing while nothing happens.
+    #[must_use]
+    pub fn calls_up(&self) -> bool {
+        self.line() && self.capability.wake == WakeUp::Push
+    }
+
+    /// Whether the store itself counts a lease. Where the lock is a connection's, asking again shows
+    /// that it lives, and counts from then.
+    #[must_use]
+    pub fn leases(&self) -> bool {
+        self.expires() && self.capability.family != Family::Session
+    }
+
+    /// Whether each request, held or waiting, is a connection of its own: a crowd is then refused,
+    /// and one that goes away is noticed at once.
+    #[must_use]
+    pub fn connection_each(&self) -> bool {
+        self.expires() && self.capability.family == Family::Session
     }
 
     /// Whether a silent holder's lock ends by its TTL.

@@ -6,6 +6,7 @@
 #![allow(clippy::missing_panics_doc)] // said once, above
 
 pub mod basic;
+pub mod crash;
 pub mod crowd;
 pub mod ending;
 pub mod faults;
@@ -18,11 +19,12 @@ pub mod operator;
 pub mod processes;
 pub mod reentry;
 pub mod replay;
+pub mod road;
 pub mod span;
 pub mod storm;
 pub mod ticket;
 
-use distlock_core::capability::{Family, Reentry};
+use distlock_core::capability::{Family, Fence, Reentry};
 
 use crate::law::{Law, law};
 
@@ -32,6 +34,7 @@ pub fn all() -> Vec<Law> {
     let mut all = one_process();
     all.extend(several_processes());
     all.extend(misbehaving());
+    all.extend(on_a_bad_road());
     all
 }
 
@@ -93,13 +96,15 @@ fn one_process() -> Vec<Law> {
         law!(replay::a_repeated_ask_is_the_same_grant),
         law!(replay::a_repeated_wait_is_one_place_in_line)
             .when(|t| t.line() && t.capability.family == Family::Lease),
-        law!(replay::a_replayed_grant_counts_from_the_first).when(|t| t.expires()),
+        law!(replay::a_replayed_grant_counts_from_the_first).when(|t| t.leases()),
         law!(replay::a_released_request_never_comes_back),
         law!(replay::a_cancelled_request_never_comes_back),
         law!(replay::only_the_holder_releases),
-        law!(replay::renewing_never_brings_back).when(|t| t.expires()),
-        law!(replay::an_unheard_waiter_is_dropped).when(|t| t.line() && t.expires()),
-        law!(crowd::a_thousand_waiters_cost_little).when(|t| t.line()).alone(),
+        law!(replay::renewing_never_brings_back).when(|t| t.leases()),
+        law!(replay::an_unheard_waiter_is_dropped).when(|t| t.line() && t.leases()),
+        law!(crowd::a_thousand_waiters_cost_little)
+            .when(|t| t.calls_up() && !t.connection_each())
+            .alone(),
         law!(crowd::s42_ten_thousand_names_leave_nothing).alone(),
     ]
 }
@@ -110,6 +115,10 @@ fn several_processes() -> Vec<Law> {
         law!(processes::s06_a_stopped_holder_finds_out)
             .when(|t| t.processes && t.expires())
             .alone(),
+        law!(processes::s28_a_paused_holder_is_refused_by_the_resource)
+            .when(|t| t.processes && t.expires() && t.capability.fence > Fence::Unordered)
+            .alone(),
+        law!(crash::a_kill_leaves_no_key_without_an_end).when(|t| t.processes && t.leaves).alone(),
         law!(processes::s19_killed_waiters_are_passed_over)
             .when(|t| t.processes && t.line())
             .alone(),
@@ -137,5 +146,30 @@ fn misbehaving() -> Vec<Law> {
         law!(faults::trouble_in_line_is_waited_out).when(|t| t.memory),
         law!(faults::a_stolen_lock_is_found_out).when(|t| t.memory),
         law!(faults::s42_old_names_are_forgotten).when(|t| t.memory),
+    ]
+}
+
+fn on_a_bad_road() -> Vec<Law> {
+    vec![
+        law!(road::s01_s02_an_acquire_dropped_before_its_answer_holds_nothing)
+            .when(|t| t.road && !t.reads_first),
+        law!(road::s02_an_acquire_dropped_and_cut_off_is_over_with_its_ttl)
+            .when(|t| t.road && !t.reads_first && t.expires()),
+        law!(road::s04_silence_is_a_loss_before_the_lease_passes_on)
+            .when(|t| t.road && t.expires()),
+        law!(road::s05_a_late_renewal_brings_nothing_back).when(|t| t.road && t.expires()),
+        law!(road::s11_a_release_without_an_answer_is_unknown_and_can_be_repeated)
+            .when(|t| t.road && !t.reads_first),
+        law!(road::s11_a_release_cancelled_midway_is_finished).when(|t| t.road),
+        law!(road::s17_a_waiter_cut_off_is_told_and_never_granted).when(|t| t.road),
+        law!(road::s22_a_lost_answer_leaves_no_ghost).when(|t| t.road && !t.reads_first),
+        law!(road::s22_a_request_asked_again_is_known)
+            .when(|t| t.road && !t.reads_first && t.capability.family == Family::Lease),
+        law!(road::s22_a_turn_that_was_not_heard_of_is_found)
+            .when(|t| t.road && t.line() && t.capability.family == Family::Lease),
+        law!(road::a_minority_without_answers_stops_nobody)
+            .when(|t| t.road && t.capability.family == Family::Quorum),
+        law!(road::a_minority_that_missed_a_release_is_told_again)
+            .when(|t| t.road && t.capability.family == Family::Quorum),
     ]
 }

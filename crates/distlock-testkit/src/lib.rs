@@ -6,6 +6,9 @@
 //! | [`laws`] | the laws every store must pass, plain async functions over a [`Site`] |
 //! | [`history`] | what many processes saw, and whether it can have been one lock |
 //! | [`faulty`] | a store for users' own tests that loses, stalls and steals on command |
+//! | [`Resource`] | what a lock protects: it checks fencing tokens |
+//! | [`Road`] | a way to a store through proxies, for the laws of lost and late answers |
+//! | `differential` (a feature) | a store's translation of the specification against it |
 //! | [`proxy`] | a TCP proxy that delays, cuts, drops and repeats |
 //! | [`servers`] | real servers as values: start, pause, kill, wipe |
 //!
@@ -16,18 +19,25 @@
 //! ```
 
 mod child;
+#[cfg(feature = "differential")]
+pub mod differential;
 pub mod faulty;
 pub mod history;
 mod law;
 pub mod laws;
 mod measure;
 pub mod proxy;
+mod resource;
+mod road;
 mod roles;
 pub mod servers;
 mod site;
 mod suite;
 mod wait;
 
+pub use child::Child;
 pub use law::{Law, Traits};
+pub use resource::Resource;
+pub use road::Road;
 pub use site::{Made, Site};
-pub use suite::{Connect, Hook, Lose, Suite, run};
+pub use suite::{Connect, Hook, Leftovers, Lose, MakeRoad, Suite, as_child, run};

@@ -58,7 +58,20 @@ impl Proxy {
     /// # Cancel safety
     /// Dropping the future closes the port.
     pub async fn to(server: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        Self::at(SocketAddr::from(([127, 0, 0, 1], 0)), server).await
+    }
+
+    /// The same at an address of its own: servers that tell each other's ports but not their hosts
+    /// are then all behind proxies for whoever comes by another host of this machine, such as
+    /// 127.0.0.2.
+    ///
+    /// # Errors
+    /// When the address is taken.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the port.
+    pub async fn at(here: SocketAddr, server: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(here).await?;
         let addr = listener.local_addr()?;
         let (weather, state) = (watch::Sender::new(Weather::default()), Arc::<State>::default());
         let (forecast, shared) = (weather.subscribe(), state.clone());
@@ -154,6 +167,8 @@ async fn carry(
         let there = pump(Way::Requests, &mut cr, &mut sw, forecast.clone(), &state);
         let back = pump(Way::Replies, &mut sr, &mut cw, forecast.clone(), &state);
         tokio::select! {
+            // First: what was held back when a reset came must not slip out after it.
+            biased;
             _ = forecast.wait_for(|w| w.gone || w.resets != resets) => false,
             _ = async { tokio::join!(there, back) } => true,
         }

@@ -1,5 +1,6 @@
 //! What this program does when it is the second process of a law.
 
+mod churn;
 mod count;
 mod crowd;
 mod hold;
@@ -14,7 +15,9 @@ use distlock_core::{Locks, engine};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::site::Site;
-use crate::suite::Suite;
+use crate::suite::{Connect, Suite};
+
+pub(crate) use churn::CHURNED;
 
 /// Names the role; its arguments are `key=value` on the command line.
 pub(crate) const ROLE: &str = "DISTLOCK_TESTKIT_ROLE";
@@ -24,15 +27,24 @@ pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
+/// Where a child has its clients from.
+#[derive(Clone, Copy)]
+pub(crate) enum Source {
+    /// A suite's store.
+    Suite(Suite),
+    /// Whatever a URL leads to.
+    Url(Connect),
+}
+
 /// A child's arguments and its line to the parent.
 pub(crate) struct Stage {
-    suite: Suite,
+    source: Source,
     args: HashMap<String, String>,
     lines: UnboundedReceiver<String>,
 }
 
 impl Stage {
-    fn new(suite: Suite) -> Self {
+    fn new(source: Source) -> Self {
         let args = std::env::args().skip(1);
         let args = args.filter_map(|a| a.split_once('=').map(|(k, v)| (k.into(), v.into())));
         let (tx, lines) = unbounded_channel();
@@ -44,7 +56,7 @@ impl Stage {
             std::process::exit(3);
         })
         .expect("a thread that listens to the parent");
-        Self { suite, args: args.collect(), lines }
+        Self { source, args: args.collect(), lines }
     }
 
     fn arg(&self, key: &str) -> Option<&str> {
@@ -81,9 +93,13 @@ impl Stage {
 
     /// A client of the store the parent named; of one of its own, where no URL was given.
     async fn client(&self) -> Locks {
-        match (self.arg("url"), self.suite.by_url) {
+        let suite = match self.source {
+            Source::Url(connect) => return connect(self.need("url")).await.expect("a client"),
+            Source::Suite(suite) => suite,
+        };
+        match (self.arg("url"), suite.by_url) {
             (Some(url), Some((_, connect))) => connect(url).await.expect("a client"),
-            _ => Site::fresh(self.suite).await.expect("a store").client().await,
+            _ => Site::fresh(suite).await.expect("a store").client().await,
         }
     }
 }
@@ -95,18 +111,19 @@ fn say(line: &str) {
 }
 
 /// Plays a role to its end.
-pub(crate) fn play(role: &str, suite: Suite) -> ExitCode {
+pub(crate) fn play(role: &str, source: Source) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .expect("a runtime");
-    let stage = Stage::new(suite);
+    let stage = Stage::new(source);
     runtime.block_on(async move {
         match role {
             "hold" => hold::hold(stage).await,
             "open" => hold::open(stage).await,
             "resume" => hold::resume(stage).await,
+            "churn" => churn::churn(stage).await,
             "count" => count::count(stage).await,
             "storm" => storm::storm(stage).await,
             "crowd" => crowd::crowd(stage).await,

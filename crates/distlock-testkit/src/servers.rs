@@ -5,21 +5,26 @@
 //! |---|---|
 //! | any program with a port | [`Program`], [`Server`], [`Port`] |
 //! | a memcached | [`memcached()`] and others |
+//! | a MariaDB | [`Mariadb`] |
+//! | a PostgreSQL, a standby of one, or a pooler in front of it | [`Postgres`] |
 //! | a redis-server | [`Redis`], or [`redis`] for a plain one |
 //! | a redis-server with TLS | [`Certs`] and [`Redis::tls`] |
-//! | a server whose wall clock moves | [`WallClock`] and [`Redis::clock`] |
+//! | a server whose wall clock moves | [`WallClock`], [`Redis::clock`], [`Postgres::clock`] |
 //! | a primary, replicas and sentinels | [`Sentinels`] |
 //! | a Redis Cluster | [`Cluster`], [`Migration`] |
 //! | a ZooKeeper, or three | [`zookeeper()`], [`Ensemble`], [`four_letters`] |
 //! | talking to one without a client | [`raw`], [`Wire`], [`Reply`] |
 //! | what is no server at all | [`Imposter`] |
 
+mod account;
 mod cluster;
 mod eventually;
 mod imposter;
+mod mariadb;
 mod memcached;
 mod offspring;
 mod port;
+mod postgres;
 mod process;
 mod program;
 mod redis;
@@ -31,8 +36,10 @@ mod zookeeper;
 
 pub use cluster::{Cluster, Migration};
 pub use imposter::Imposter;
+pub use mariadb::Mariadb;
 pub use memcached::{full_memcached, memcached, silent_memcached, tiny_memcached};
 pub use port::Port;
+pub use postgres::Postgres;
 pub use process::Server;
 pub use program::Program;
 pub use redis::{Redis, redis};

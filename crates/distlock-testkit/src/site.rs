@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use distlock_core::capability::{Capability, Expiry};
+use distlock_core::capability::{Capability, Expiry, Family};
 use distlock_core::memory::Memory;
 use distlock_core::{Clock, Error, FullName, Kind, Locks, Name, Namespace, Ttl};
 use tempfile::TempDir;
 
+use crate::road::Road;
+use crate::servers::Server;
 use crate::suite::Suite;
 
 /// A fresh store: where it is, and whatever must live as long as it (a server, say).
@@ -83,6 +85,23 @@ impl Site {
         }
     }
 
+    /// A way to the store through proxies of its own.
+    pub(crate) async fn road(&self) -> Road {
+        let make = self.suite().road.expect("listed only with this hook");
+        let road = make(self).await.expect("a way to the store through proxies");
+        // A majority of independent nodes is what a quorum cannot do without.
+        match self.capability().family {
+            Family::Quorum => road.majority(),
+            _ => road,
+        }
+    }
+
+    /// A client that comes by a road.
+    pub(crate) async fn client_by(&self, road: &Road) -> Locks {
+        let (_, connect) = self.0.suite.by_url.expect("a store with a URL");
+        connect(road.url()).await.expect("a client of the store")
+    }
+
     /// What the store promises.
     #[must_use]
     pub fn capability(&self) -> &'static Capability {
@@ -124,6 +143,15 @@ impl Site {
     #[must_use]
     pub fn kept<T: Any>(&self) -> Option<&T> {
         self.0.made.as_ref()?.keep.as_ref()?.downcast_ref()
+    }
+
+    /// The one server that the store was made with.
+    ///
+    /// # Panics
+    /// When it was made with something else.
+    #[must_use]
+    pub fn server(&self) -> &Server {
+        self.kept().expect("its server")
     }
 
     /// The memory store of this site.

@@ -11,6 +11,8 @@ use distlock_core::{Clock, Error, FullName, Locks, memory};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::law::{Law, Traits};
+use crate::road::Road;
+use crate::roles::Source;
 use crate::site::{Made, Site};
 use crate::{laws, roles};
 
@@ -20,13 +22,17 @@ pub type Connect = fn(&str) -> Fut<'static, Result<Locks, Error>>;
 pub type Hook = for<'a> fn(&'a Site) -> Fut<'a, ()>;
 /// Deletes the record of one lock, as an operator would.
 pub type Lose = for<'a> fn(&'a Site, &'a FullName) -> Fut<'a, ()>;
+/// What the locks of a site left at its servers: each key, and whether it ends by itself.
+pub type Leftovers = for<'a> fn(&'a Site) -> Fut<'a, Vec<(String, bool)>>;
+/// Makes a way to a site's store that leads through proxies.
+pub type MakeRoad = for<'a> fn(&'a Site) -> Fut<'a, Result<Road, Error>>;
 /// Makes a fresh store in a directory of its own.
 type Make = fn(&Path) -> Fut<'static, Result<Made, Error>>;
 
 /// No law takes longer, whatever the machine.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Laws mostly wait: many more of them run at once than there are cores.
-const AT_ONCE: usize = 12;
+const AT_ONCE: usize = 8;
 
 /// A store, as the suite needs to know it.
 #[derive(Clone, Copy)]
@@ -39,6 +45,9 @@ pub struct Suite {
     pub(crate) wipe: Option<Hook>,
     pub(crate) restart: Option<Hook>,
     pub(crate) cut: Option<Hook>,
+    pub(crate) road: Option<MakeRoad>,
+    pub(crate) reads_first: bool,
+    pub(crate) leaves: Option<(Leftovers, &'static [&'static str])>,
     pub(crate) at_once: usize,
 }
 
@@ -54,6 +63,9 @@ impl Suite {
             wipe: None,
             restart: None,
             cut: None,
+            road: None,
+            reads_first: false,
+            leaves: None,
             at_once: AT_ONCE,
         }
     }
@@ -65,8 +77,22 @@ impl Suite {
         // One suite a program: what is leaked here lives as long as the program does anyway.
         let (capability, by_url) = (&*Box::leak(Box::new(capability)), Some((make, connect)));
         let processes = true;
-        let (lose, wipe, restart, cut, at_once) = (None, None, None, None, AT_ONCE);
-        Self { capability, by_url, processes, lose, wipe, restart, cut, at_once }
+        let (lose, wipe, restart, cut) = (None, None, None, None);
+        let (road, leaves, at_once) = (None, None, AT_ONCE);
+        let reads_first = false;
+        Self {
+            capability,
+            by_url,
+            processes,
+            lose,
+            wipe,
+            restart,
+            cut,
+            road,
+            reads_first,
+            leaves,
+            at_once,
+        }
     }
 
     /// A store that only this process reaches by its URL: laws of several processes are not listed.
@@ -122,6 +148,30 @@ impl Suite {
         self
     }
 
+    /// Adds how the store is reached through proxies: the laws of lost and late answers are then
+    /// listed.
+    #[must_use]
+    pub fn road(mut self, make: MakeRoad) -> Self {
+        self.road = Some(make);
+        self
+    }
+
+    /// Says that each move is a question and then a write, so that one whose first answer is lost
+    /// does nothing: laws about moves that took effect unheard are not listed.
+    #[must_use]
+    pub fn reads_first(mut self) -> Self {
+        self.reads_first = true;
+        self
+    }
+
+    /// Adds how to see what its locks leave at its servers. Every one of `kinds` is part of some
+    /// key that a client leaves, so that the look is known to see all of them.
+    #[must_use]
+    pub fn leaves(mut self, hook: Leftovers, kinds: &'static [&'static str]) -> Self {
+        self.leaves = Some((hook, kinds));
+        self
+    }
+
     fn traits(&self) -> Traits {
         Traits {
             capability: self.capability,
@@ -131,6 +181,9 @@ impl Suite {
             wipe: self.wipe.is_some(),
             restart: self.restart.is_some(),
             cut: self.cut.is_some(),
+            road: self.road.is_some(),
+            reads_first: self.reads_first,
+            leaves: self.leaves.is_some(),
         }
     }
 
@@ -147,7 +200,7 @@ impl Suite {
 #[must_use]
 pub fn run(suite: Suite) -> ExitCode {
     if let Some(role) = roles::role() {
-        return roles::play(&role, suite);
+        return roles::play(&role, Source::Suite(suite));
     }
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(suite.at_once);
@@ -156,6 +209,13 @@ pub fn run(suite: Suite) -> ExitCode {
         |law: Law| Trial::test(format!("{store}::{}", law.name), move || hold_to(law, suite));
     let trials = suite.laws().into_iter().map(trial).collect();
     libtest_mimic::run(&args, trials).exit_code()
+}
+
+/// For test programs that are no suite of laws: the role of a [`Child`](crate::Child), if this
+/// process was started as one. To be asked first in `main`.
+#[must_use]
+pub fn as_child(connect: Connect) -> Option<ExitCode> {
+    roles::role().map(|role| roles::play(&role, Source::Url(connect)))
 }
 
 /// Laws that measure or load the machine run alone, the rest together.

@@ -185,6 +185,16 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
         #[cfg(not(feature = "redis"))]
         "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
         | "redis+cluster" | "rediss+cluster" | "redlock" | "redlocks" => Err(missing("redis")),
+        #[cfg(feature = "mysql")]
+        scheme if distlock_mysql::SCHEMES.contains(&scheme) => distlock_mysql::open(url).await,
+        #[cfg(not(feature = "mysql"))]
+        "mysql" | "mariadb" => Err(missing("mysql")),
+        #[cfg(feature = "postgres")]
+        scheme if distlock_postgres::SCHEMES.contains(&scheme) => {
+            distlock_postgres::open(url).await
+        }
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(missing("postgres")),
         #[cfg(feature = "memcached")]
         "memcached" => {
             known(&url, &[])?;
@@ -245,9 +255,41 @@ fn schemes() -> Vec<&'static str> {
         "redis+sentinel://HOSTS/NAME",
         "redis+cluster://HOSTS",
         "redlock://H1,H2,H3",
+        "mysql://HOST/DATABASE",
+        "postgres://HOST/DATABASE",
         "memcached://HOST:PORT",
         "zookeeper://H1,H2,H3/PATH",
     ]
+}
+
+/// The statements that make a store's tables, for people whose programs may not make them. `name` is
+/// what the URL says of them: `?prefix=` for mysql, `?schema=` for postgres.
+///
+/// # Errors
+/// [`Kind::Usage`] for a store that has no tables, or a name that cannot be;
+/// [`Kind::Unsupported`] when it was not compiled in.
+#[allow(unused_variables)] // without a store that has tables
+pub fn schema(store: &str, name: Option<&str>) -> Result<String, Error> {
+    match store {
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => {
+            let prefix = name.unwrap_or("distlock_");
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+            if prefix.len() > 32 || !prefix.bytes().all(plain) {
+                return Err(Error::new(Kind::Usage, format!("prefix {prefix:?} cannot be"))
+                    .with_hint("at most 32 letters, digits and underscores"));
+            }
+            Ok(distlock_mysql::schema(prefix))
+        }
+        #[cfg(not(feature = "mysql"))]
+        "mysql" | "mariadb" => Err(missing("mysql")),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => distlock_postgres::schema(name.unwrap_or("distlock")),
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(missing("postgres")),
+        other => Err(Error::new(Kind::Usage, format!("{other:?} is not a store with tables"))
+            .with_hint("one of: mysql, postgres")),
+    }
 }
 
 /// What every store of this build promises: the README's table is made from it.
@@ -268,6 +310,18 @@ pub fn stores() -> Vec<Capability> {
         let plain = RedisOptions::new().algorithm(Algorithm::Plain);
         all.push(capability(Kind::Single, &plain));
         all.extend([redlock_capability(&usual), redlock_capability(&plain)]);
+    }
+    #[cfg(feature = "mysql")]
+    {
+        use distlock_mysql::{Algorithm, MysqlOptions, capability};
+        let kinds = [Algorithm::Line, Algorithm::Version, Algorithm::RowLock];
+        all.extend(kinds.map(|a| capability(&MysqlOptions::new().algorithm(a), true)));
+    }
+    #[cfg(feature = "postgres")]
+    {
+        use distlock_postgres::{Algorithm, PostgresOptions, capability};
+        let kinds = Algorithm::ALL.map(|a| PostgresOptions::new().algorithm(a));
+        all.extend(kinds.iter().map(capability));
     }
     #[cfg(feature = "memcached")]
     all.push(distlock_memcached::capability().clone());

@@ -12,12 +12,15 @@
 //!
 //! [`connect`] takes a URL, [`connect_default`] the one of the environment or the embedded
 //! default. [`Locks::lock`] names a lock, [`Lock`] says how it is wanted, [`Guard`] is the lock
-//! held. [`blocking`] is the same for code without a runtime.
+//! held. [`blocking`] is the same for code without a runtime. With the feature `fence` (and one a
+//! resource, such as `fence-postgres`) `distlock::fence` has what belongs at the resource.
 
 mod connect;
 
-pub use connect::{Connect, connect, connect_blocking, connect_default, stores};
+pub use connect::{Connect, connect, connect_blocking, connect_default, schema, stores};
 pub use distlock_core::*;
+#[cfg(feature = "fence")]
+pub use distlock_fence as fence;
 
 /// The same locks for code without a runtime; fine inside one, too.
 pub mod blocking {

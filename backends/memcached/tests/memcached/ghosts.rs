@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use distlock_core::seam::{Attempt, Released};
 use distlock_core::{Clock, Kind, Outcome};
 use distlock_testkit::proxy::{Proxy, Way};
 use distlock_testkit::servers::memcached;
 
-use crate::kit::{LONG, Valve, ask, client, soon, start, take, until};
+use crate::kit::{LONG, Valve, client, soon, start, take, until};
 
 /// The packet of a cancelled acquire arrives after the cancel, over a connection that its client has
 /// given up: the lock that nobody holds is found and removed long before its lease ends.
@@ -28,47 +27,6 @@ async fn an_acquire_that_arrives_after_its_cancel_does_not_stay() {
     until("the ghost", async || b.show("x").await.unwrap().is_some()).await;
     until("it is gone", async || b.show("x").await.unwrap().is_none()).await;
     let _ = take(&b, "x").await.release().await.unwrap();
-}
-
-/// The answer to a release is lost. The lock is free, and the repeated release says so.
-#[tokio::test]
-async fn a_release_without_answer_can_be_repeated() {
-    let server = start(memcached()).await;
-    let proxy = Proxy::to(server.addr()).await.unwrap();
-    let (a, b) = (client(proxy.addr()).await, client(server.addr()).await);
-    let ask = ask("x");
-    let granted = a.backend().acquire(&ask, None).await.unwrap();
-    assert!(matches!(granted, Attempt::Granted(_)), "{granted:?}");
-    proxy.drop_replies();
-    let e = a.backend().release(&ask.key(), None).await.expect_err("the answer was lost");
-    assert_eq!(e.outcome(), Outcome::Unknown, "{e:?}");
-    assert!(b.show("x").await.unwrap().is_none(), "it took effect");
-    proxy.heal();
-    for _ in 0..2 {
-        assert_eq!(a.backend().release(&ask.key(), None).await.unwrap(), Released::Released);
-    }
-}
-
-/// The answer to an acquire is lost: asked again it is one hold, with a token above all before.
-#[tokio::test]
-async fn s22_a_lost_answer_is_not_a_second_entry() {
-    let server = start(memcached()).await;
-    let proxy = Proxy::to(server.addr()).await.unwrap();
-    let (a, b) = (client(proxy.addr()).await, client(server.addr()).await);
-    let before = take(&b, "x").await;
-    let last = before.token();
-    let _ = before.release().await.unwrap();
-    let ask = ask("x");
-    proxy.drop_replies();
-    let e = a.backend().acquire(&ask, None).await.expect_err("the answer was lost");
-    assert_eq!(e.outcome(), Outcome::Unknown, "{e:?}");
-    proxy.heal();
-    let granted = a.backend().acquire(&ask, None).await.unwrap();
-    let Attempt::Granted(grant) = granted else { panic!("its own item is in its way") };
-    let shown = b.show("x").await.unwrap().expect("it is held");
-    assert_eq!((shown.holds.len(), shown.holds[0].holder.token), (1, grant.tokens.first()));
-    assert!(grant.tokens.first() > last);
-    assert_eq!(a.backend().release(&ask.key(), None).await.unwrap(), Released::Released);
 }
 
 /// A packet arrives twice: the second answers are found out, and no lock is answered with another's.

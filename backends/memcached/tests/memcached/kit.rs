@@ -4,11 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::seam::Ask;
 use distlock_core::url::StoreUrl;
-use distlock_core::{
-    Clock, Error, FullName, Guard, Label, Locks, Mode, Name, Owner, Patience, ReqId,
-};
+use distlock_core::{Clock, Error, FullName, Guard, Locks, Name};
 use distlock_memcached::Memcached;
 use distlock_testkit::servers::{Program, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -37,21 +34,6 @@ pub(crate) async fn take(locks: &Locks, name: &str) -> Guard {
 
 pub(crate) fn full(name: &str) -> FullName {
     FullName { space: Default::default(), name: Name::new(name).expect("a name") }
-}
-
-pub(crate) fn ask(name: &str) -> Ask {
-    Ask {
-        lock: full(name),
-        req: ReqId::random(),
-        owner: Owner::new(),
-        mode: Mode::Exclusive,
-        ttl: LONG,
-        patience: Patience::Never,
-        min_hold: Duration::ZERO,
-        lock_delay: Duration::ZERO,
-        label: Label::new("test"),
-        block: std::num::NonZeroU32::MIN,
-    }
 }
 
 /// The value, which must come within 20 s.

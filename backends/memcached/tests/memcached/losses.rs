@@ -2,24 +2,13 @@
 
 use std::time::Duration;
 
-use distlock_core::{Released, Token, Why};
+use distlock_core::{Released, Why};
+use distlock_testkit::Resource;
 use distlock_testkit::servers::{memcached, tiny_memcached};
 
 use crate::kit::{client, full, raw, soon, start};
 
 const TTL: Duration = Duration::from_secs(12);
-
-/// A resource that checks tokens.
-#[derive(Default)]
-struct Resource(Option<Token>);
-
-impl Resource {
-    fn write(&mut self, token: Token) -> bool {
-        let fresh = self.0.is_none_or(|seen| token >= seen);
-        self.0 = self.0.max(Some(token));
-        fresh
-    }
-}
 
 /// A small server is filled by others until it evicts the lock: a second holder is granted while the
 /// first believes in it, the resource refuses the first, and the first is told.
@@ -28,8 +17,8 @@ async fn an_evicted_lock_has_two_holders_and_the_fence_tells_them_apart() {
     let server = start(tiny_memcached()).await;
     let (a, b) = (client(server.addr()).await, client(server.addr()).await);
     let first = a.lock("x").ttl(TTL).await.unwrap();
-    let mut resource = Resource::default();
-    assert!(resource.write(first.token()));
+    let resource = Resource::new().unwrap();
+    assert!(resource.write(first.token()).unwrap());
     // Others' items of about the size of ours, in bursts: it ends when ours is gone.
     let lock = distlock_memcached::lock_key(&full("x"));
     let fill = "y".repeat(240);
@@ -50,8 +39,8 @@ async fn an_evicted_lock_has_two_holders_and_the_fence_tells_them_apart() {
     assert!(first.check().is_ok(), "it cannot know yet: that is what advisory means");
     let second = b.lock("x").ttl(TTL).try_acquire().await.unwrap().expect("it was evicted");
     assert!(second.token() > first.token());
-    assert!(resource.write(second.token()));
-    assert!(!resource.write(first.token()), "the older holder was let in");
+    assert!(resource.write(second.token()).unwrap());
+    assert!(!resource.write(first.token()).unwrap(), "the older holder was let in");
     assert_eq!(soon("word of the loss", first.lost()).await.why, Why::Gone);
     assert_eq!(first.release().await.unwrap(), Released::WasLost);
     assert!(second.check().is_ok(), "the older holder's release ended the newer hold");

@@ -4,15 +4,17 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use distlock_core::FullName;
-use distlock_core::state::LockState;
+use distlock_core::seam::{Due, Key};
+use distlock_core::state::{LockState, Reply, Rules};
+use distlock_testkit::differential::{Knows, Play, Subject};
 use distlock_testkit::servers::{self, Server};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Connection, Value};
 
 use crate::call::{Call, Script};
 use crate::keys::Keys;
-use crate::moves;
-use crate::scripts::{SCRIPTS, Scripts, Source};
+use crate::moves::{self, Counted, Kind, Message};
+use crate::scripts::{SCRIPTS, Scripts, Source, rules};
 
 /// The scripts in held time.
 static HELD: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(Source::Key));
@@ -21,7 +23,7 @@ static HELD: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(Source::Key));
 const SOON: Duration = Duration::from_secs(10);
 
 /// The channels that somebody listens to.
-pub(super) const HEARD: [&str; 2] = ["via-1", "via-2"];
+const HEARD: [&str; 2] = ["via-1", "via-2"];
 
 /// The same call in held time.
 fn held(mut call: Call) -> Call {
@@ -94,6 +96,84 @@ impl Scene {
 
     pub(super) async fn run(&mut self, cmd: Cmd) -> Value {
         cmd.query_async(&mut self.link).await.unwrap()
+    }
+}
+
+impl Subject for Scene {
+    const VIAS: [&'static str; 4] = [HEARD[0], HEARD[1], "deaf", ""];
+    const KNOWS: Knows = Knows::Sometimes;
+    const SHOWS_SPENT: bool = false;
+
+    fn rules() -> Rules {
+        rules()
+    }
+
+    async fn clear(&mut self) -> u64 {
+        self.run(redis::cmd("FLUSHALL")).await;
+        let time: (u64, u64) = redis::cmd("TIME").query_async(&mut self.link).await.unwrap();
+        time.0 * 1_000_000 + time.1
+    }
+
+    async fn play(
+        &mut self,
+        now: u64,
+        trusted: bool,
+        play: &Play,
+        locks: &[FullName],
+    ) -> (Vec<Reply>, Vec<LockState>) {
+        let counted = &if trusted { Counted::All } else { Counted::None };
+        let renewable = |key: &Key, d| (Keys::of(&key.lock), key.req, d);
+        let call = match play {
+            Play::Acquire { ask, wait, via } => {
+                moves::acquire(&Keys::of(&ask.lock), ask, *wait, via, counted)
+            }
+            Play::Heartbeat { due, via } => {
+                let due: Vec<_> = due.iter().map(|(key, wait)| renewable(key, *wait)).collect();
+                moves::heartbeat(&due, via, counted)
+            }
+            Play::Renew { due } => {
+                let due: Vec<_> = due.iter().map(|Due { key, ttl }| renewable(key, *ttl)).collect();
+                moves::renew(&due, counted)
+            }
+            Play::Release { key } => moves::release(&Keys::of(&key.lock), &key.req, counted),
+            Play::Cancel { key } => moves::cancel(&Keys::of(&key.lock), &key.req, counted),
+            Play::Force { lock, token, how } => {
+                moves::force(&Keys::of(lock), *token, *how, counted)
+            }
+        };
+        let (value, states) = self.step(now, call, locks).await;
+        let replies = match play {
+            Play::Acquire { ask, .. } => moves::acquired(&value, ask.ttl).map(|r| vec![r]),
+            Play::Heartbeat { due, .. } => moves::pulses(&value, due.len()),
+            Play::Renew { due } => moves::renewals(&value, due.len()),
+            Play::Release { .. } => moves::released(&value).map(|r| vec![r]),
+            Play::Cancel { .. } => moves::cancelled(&value).map(|r| vec![r]),
+            Play::Force { .. } => moves::forced(&value).map(|r| vec![r]),
+        };
+        (replies.unwrap(), states)
+    }
+
+    async fn heard(&mut self) -> Vec<(u8, Key)> {
+        for channel in HEARD {
+            let mut end = redis::cmd("PUBLISH");
+            end.arg(channel).arg("end");
+            self.run(end).await;
+        }
+        let (mut told, mut ends) = (Vec::new(), 0);
+        while ends < HEARD.len() {
+            match Message::parse(&self.ears.next()) {
+                Some(Message { kind, key }) => {
+                    let kind = match kind {
+                        Kind::Turn => b't',
+                        Kind::Contended => b'c',
+                        Kind::Revoked => b'x',
+                    };
+                    told.push((kind, key));
+                }
+                None => ends += 1,
+            }
+        }
+        told
     }
 }
 

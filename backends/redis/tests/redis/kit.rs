@@ -7,7 +7,7 @@ use std::time::Duration;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Busy, Clock, Error, Guard, Locks, Released, Token};
 use distlock_redis::open;
-use distlock_testkit::servers::{Reply, Server, raw};
+use distlock_testkit::servers::{Reply, Server, Wire, raw};
 use tokio::task::JoinHandle;
 
 /// A test with its name.
@@ -83,11 +83,7 @@ pub(crate) async fn said(server: &Server, command: &[&str]) -> String {
 
 /// Every key of a server and what is left of it in milliseconds; negative for one without an end.
 pub(crate) async fn keys(server: &Server) -> Vec<(String, i64)> {
-    let script = "local out = {} for _, k in ipairs(redis.call('KEYS', '*')) do \
-                  out[#out + 1] = k out[#out + 1] = redis.call('PTTL', k) end return out";
-    let all = raw(server.addr(), &["EVAL", script, "0"]).await.unwrap().ok().unwrap();
-    let pairs = all.list().chunks(2);
-    pairs.map(|pair| (pair[0].to_string(), pair[1].int().unwrap())).collect()
+    Wire::to(server.addr()).await.unwrap().keys().await.unwrap()
 }
 
 /// Takes a lock that must be free.

@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod child;
 mod connection;
 mod crash;
 mod errors;
@@ -16,14 +15,21 @@ mod quarantine;
 mod replies;
 mod walltime;
 
+use std::process::ExitCode;
+
+use distlock_testkit::{Connect, as_child};
 use libtest_mimic::{Arguments, Trial};
 
 /// Tests mostly wait: many more of them run at once than there are cores.
 const AT_ONCE: usize = 12;
 
-fn main() {
-    if child::role() {
-        return;
+fn main() -> ExitCode {
+    let connect: Connect = |url| {
+        let url = url.to_owned();
+        Box::pin(async move { kit::connect(&url).await })
+    };
+    if let Some(code) = as_child(connect) {
+        return code;
     }
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
@@ -46,5 +52,5 @@ fn main() {
             })
         }));
     }
-    libtest_mimic::run(&args, trials).exit();
+    libtest_mimic::run(&args, trials).exit_code()
 }

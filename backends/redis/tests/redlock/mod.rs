@@ -2,7 +2,6 @@
 #![allow(dead_code)] // each test program uses its share
 #![allow(clippy::unwrap_used)] // tests without the harness that clippy knows
 
-pub(crate) mod crash;
 pub(crate) mod down;
 pub(crate) mod entry;
 pub(crate) mod foreign;
@@ -13,11 +12,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::seam::Fut;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, Error, Guard, Locks, Released};
 use distlock_redis::{Algorithm, RedisOptions, open, redlock_capability};
-use distlock_testkit::servers::{Redis, Server, raw};
-use distlock_testkit::{Made, Suite};
+use distlock_testkit::servers::{Redis, Server, Wire, raw};
+use distlock_testkit::{Made, Road, Site, Suite};
 
 /// Room for what the laws ask for, no quarantine (all servers are new), and a bound that also holds
 /// while the machine runs other laws.
@@ -89,6 +89,13 @@ fn suite<const N: usize>(algorithm: Algorithm) -> Suite {
         },
     )
     .at_once(4)
+    .road(|site| {
+        Box::pin(async move {
+            let nodes = site.kept::<Arc<Nodes>>().expect("servers");
+            let addrs: Vec<SocketAddr> = nodes.0.iter().map(Server::addr).collect();
+            Road::past(site.url(), &addrs).await
+        })
+    })
     .restart(|site| {
         Box::pin(async move {
             let nodes = site.kept::<Arc<Nodes>>().expect("servers");
@@ -104,9 +111,21 @@ async fn made<const N: usize>(algorithm: &str) -> Result<Made, Error> {
     Ok(Made::with(nodes.url(&format!("{LAWS}&algorithm={algorithm}")), nodes))
 }
 
+/// What is left at any of the nodes.
+fn leftovers(site: &Site) -> Fut<'_, Vec<(String, bool)>> {
+    Box::pin(async move {
+        let mut all = Vec::new();
+        for server in &site.kept::<Arc<Nodes>>().expect("servers").0 {
+            let mut wire = Wire::to(server.addr()).await.expect("a connection");
+            all.extend(wire.leftovers().await.expect("its keys"));
+        }
+        all
+    })
+}
+
 /// The laws over so many nodes.
 pub(crate) fn laws<const N: usize>() -> Suite {
-    suite::<N>(Algorithm::Script).lose(|site, lock| {
+    suite::<N>(Algorithm::Script).leaves(leftovers, &["rl:{", "}:z"]).lose(|site, lock| {
         Box::pin(async move {
             let nodes = site.kept::<Arc<Nodes>>().expect("servers");
             for server in &nodes.0 {
@@ -119,7 +138,7 @@ pub(crate) fn laws<const N: usize>() -> Suite {
 
 /// The laws over three nodes of the classic recipe.
 pub(crate) fn laws_plain() -> Suite {
-    suite::<3>(Algorithm::Plain).lose(|site, lock| {
+    suite::<3>(Algorithm::Plain).leaves(leftovers, &["c0", "}:i"]).lose(|site, lock| {
         Box::pin(async move {
             let nodes = site.kept::<Arc<Nodes>>().expect("servers");
             for server in &nodes.0 {

@@ -39,7 +39,7 @@ pub(crate) async fn s24_a_failed_acquire_leaves_nothing() {
 /// Won without the slowest node, and given back before that one has heard of it: it is told too.
 pub(crate) async fn s24_stragglers_of_an_early_win_are_given_back() {
     let (nodes, proxies) = behind_proxies(5).await;
-    let options = "quarantine=off&max_ttl=1h&node_timeout=200ms";
+    let options = "quarantine=off&max_ttl=1h&node_timeout=1s";
     let a = connect(&url(proxies.iter().map(Proxy::addr), options)).await.unwrap();
     // Every node has seen the scripts: a call is then one message.
     give_back(take(&a, "warm", LONG).await).await;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use distlock_core::url::StoreUrl;
-use distlock_core::{BootInstant, Clock, Error, Guard, Locks, Released, Token};
+use distlock_core::{BootInstant, Clock, Error, Guard, Locks, Released};
 use distlock_redis::open;
 use distlock_testkit::servers::{Cluster, Sentinels};
 use tokio::task::JoinHandle;
@@ -124,18 +124,4 @@ pub(crate) async fn line_of(locks: &Locks, name: &str, n: usize) {
         locks.show(name).await.is_ok_and(|l| l.map_or(0, |l| l.waiters.len()) == n)
     })
     .await;
-}
-
-/// What the locks protect: it refuses whoever comes with an older token than it has seen.
-#[derive(Default)]
-pub(crate) struct Resource(Option<Token>);
-
-impl Resource {
-    pub(crate) fn write(&mut self, token: Token) -> bool {
-        let fresh = self.0.is_none_or(|seen| token >= seen);
-        if fresh {
-            self.0 = Some(token);
-        }
-        fresh
-    }
 }

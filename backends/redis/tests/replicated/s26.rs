@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use distlock_core::{Error, Released};
+use distlock_testkit::Resource;
 use distlock_testkit::history::{Recorder, Rules, check, read};
 use distlock_testkit::servers::{Redis, Sentinels};
 
@@ -30,9 +31,10 @@ async fn off() -> Result<(), Error> {
     // Both believe in their hold: this is what asynchronous replication costs.
     assert!(lost.check().is_ok() && second.check().is_ok(), "{lost:?} {second:?}");
     assert!(second.token() > lost.token(), "{} after {}", second.token(), lost.token());
-    let mut resource = Resource::default();
-    assert!(resource.write(lost.token()) && resource.write(second.token()));
-    assert!(!resource.write(lost.token()), "the older holder wrote after the younger");
+    let resource = Resource::new().expect("a resource");
+    let write = |token| resource.write(token).expect("a write");
+    assert!(write(lost.token()) && write(second.token()));
+    assert!(!write(lost.token()), "the older holder wrote after the younger");
     give_back(second).await?;
     // Afterwards everybody can lock, the first client too.
     for locks in [&a, &b] {

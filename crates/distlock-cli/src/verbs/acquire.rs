@@ -1,6 +1,8 @@
 //! `distlock acquire`: take here, release there.
 
-use distlock::{Locks, Ticket};
+use std::time::Duration;
+
+use distlock::{Human, Locks, Ticket};
 use serde_json::{Value, json};
 
 use crate::args::{Acquire, Everywhere};
@@ -11,19 +13,30 @@ use crate::store;
 use crate::view::seconds;
 use crate::wait::{self, Turn};
 
+/// How long a lock is taken for when nobody says: a step of a pipeline takes minutes.
+const USUAL: Duration = Duration::from_secs(600);
+
 /// The verb.
 pub(crate) async fn acquire(all: &Everywhere, args: &Acquire, printer: Printer) -> Outcome {
     let mut signals = Signals::listen()
         .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot listen to signals: {e}")))?;
     let locks = store::connect(all).await?;
     can_detach(&locks)?;
-    let lock = wait::with(locks.lock(&args.name), &args.hold).ttl(args.ttl);
+    let ttl = args.ttl.unwrap_or(USUAL.min(locks.capability().ttl_max));
+    let lock = wait::with(locks.lock(&args.name), &args.hold).ttl(ttl);
     let guard =
         match wait::turn(&locks, lock, &args.name, &args.wait, &mut signals, printer).await? {
             Turn::Ours(guard) => guard,
             Turn::Busy(busy) => return Err(Failure::new(Status::BUSY, busy)),
         };
     let ticket = guard.ticket();
+    if args.ttl.is_none() && ticket.ttl < USUAL {
+        printer.note(format!(
+            "held for {}, the longest that {} grants; `distlock renew` prolongs it",
+            Human(ticket.ttl),
+            locks.capability().store
+        ));
+    }
     // Printed first: a ticket that nobody could read must not leave a lock behind.
     let printed = printer.data(|| document(&ticket), || ticket.to_string());
     match printed {

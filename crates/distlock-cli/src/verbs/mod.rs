@@ -8,6 +8,7 @@ use crate::guardian::Guardian;
 use crate::printer::Printer;
 
 mod acquire;
+mod advise;
 mod break_;
 mod check;
 mod completions;
@@ -16,6 +17,7 @@ mod man;
 mod release;
 mod renew;
 mod run;
+mod schema;
 mod show;
 mod watch;
 
@@ -37,6 +39,8 @@ pub(crate) fn dispatch(args: Args, printer: Printer) -> Outcome {
         Verb::Watch(verb) => block_on(watch::watch(all, verb, printer)),
         Verb::Break(verb) => block_on(break_::break_(all, verb, printer)),
         Verb::Check(_) => block_on(check::check(all, printer)),
+        Verb::Advise(verb) => advise::advise(verb, printer),
+        Verb::Schema(verb) => schema::schema(verb, printer),
         Verb::Completions(verb) => completions::completions(verb, printer),
         Verb::Man(verb) => man::man(verb, printer),
     }

@@ -2,7 +2,7 @@
 
 use crate::scene::Scene;
 
-const VERBS: [&str; 11] = [
+const VERBS: [&str; 13] = [
     "run",
     "acquire",
     "renew",
@@ -12,6 +12,8 @@ const VERBS: [&str; 11] = [
     "watch",
     "break",
     "check",
+    "advise",
+    "schema",
     "completions",
     "man",
 ];

@@ -2,6 +2,7 @@
 //! and a directory; whatever a test waits for is an event it can see: a file, a line, an end.
 #![allow(clippy::unwrap_used)] // helpers of tests count as tests
 
+mod advise;
 mod counter;
 mod exits;
 mod guardian;

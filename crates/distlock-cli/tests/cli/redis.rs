@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{Imposter, Redis, Server};
 
-use crate::scene::{Done, Scene, timed};
+use crate::scene::{Done, Scene, timed, until};
 
 /// A server, and the runtime that what is none runs on.
 struct Host(tokio::runtime::Runtime);
@@ -76,6 +77,52 @@ fn the_quarantine_is_announced_while_it_lasts() {
     let server = host.start(Redis::new());
     let checked = scene.run(&["check", "--url", &format!("redis://{}?max_ttl=4s", server.addr())]);
     assert!(checked.code == 0 && told(&checked), "{checked:?}");
+}
+
+#[test]
+fn acquire_takes_the_longest_that_the_store_grants_and_says_so() {
+    let host = Host::new();
+    let server = host.start(Redis::new());
+    let scene = Scene::memory();
+    let url = format!("redis://{}?quarantine=off&max_ttl=45s", server.addr());
+    let done = scene.run(&["acquire", "--json", "--url", &url, "lock"]);
+    let doc: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert!(done.code == 0 && doc["ttl_seconds"] == 45.0, "{done:?}");
+    assert!(done.err.contains("held for 45s"), "{done:?}");
+    // What was asked for is not changed, and what is enough is not talked about.
+    let long = scene.run(&["acquire", "--ttl", "10m", "--url", &url, "other"]);
+    assert!(long.code == 64 && long.err.contains("max_ttl"), "{long:?}");
+    let server = host.start(Redis::new());
+    let url = format!("redis://{}?quarantine=off&max_ttl=1h", server.addr());
+    let done = scene.run(&["acquire", "--json", "--url", &url, "lock"]);
+    let doc: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert!(doc["ttl_seconds"] == 600.0 && done.err.is_empty(), "{done:?}");
+}
+
+#[test]
+fn a_store_that_falls_silent_is_told_to_who_waits() {
+    let host = Host::new();
+    let server = host.start(Redis::new());
+    let proxy = host.0.block_on(Proxy::to(server.addr())).unwrap();
+    let url = |addr| format!("redis://{addr}?quarantine=off&max_ttl=1h&timeout=500ms");
+    let (near, far) = (url(server.addr()), url(proxy.addr()));
+    let scene = Scene::memory();
+    let mut holder = scene.hold(&["--ttl", "60s", "--url", &near], "exec sleep 1000");
+    let args = ["run", "--ttl", "60s", "--url", &far, "lock", "--", "touch", "ran"];
+    let mut waiter = scene.start("waiter.log", &args);
+    scene.says("waiter.log", "held by");
+    let told = |what: &str| scene.read("waiter.log").matches(what).count();
+    proxy.cut_both();
+    scene.says("waiter.log", "does not answer");
+    assert_eq!((told("held by"), told("does not answer")), (1, 1));
+    proxy.heal();
+    until("it says that it waits again", || told("held by") == 2);
+    scene.says("waiter.log", "next in line");
+    assert_eq!(told("does not answer"), 1, "{}", scene.read("waiter.log"));
+    rustix::process::kill_process(scene.pid("pid"), rustix::process::Signal::TERM).unwrap();
+    holder.code();
+    assert_eq!(waiter.code(), 0, "{}", scene.read("waiter.log"));
+    assert!(scene.path("ran").exists());
 }
 
 #[test]

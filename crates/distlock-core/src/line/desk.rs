@@ -58,6 +58,9 @@ struct Tables<P> {
     tended: bool,
 }
 
+/// One place in a heartbeat, and who waits there, if somebody does.
+pub(super) type Beat<P> = (Option<Arc<Waiter<P>>>, Keeping<P>);
+
 /// When the steward has something to do.
 pub(super) struct Plan<P> {
     pub(super) beat: BootInstant,
@@ -126,7 +129,9 @@ impl<P: Clone> Desk<P> {
             state: Mutex::default(),
         });
         let mut tables = self.tables();
-        tables.leaving.remove(&ask.req);
+        if tables.leaving.get(&ask.req).is_some_and(|l| l.cause == Cause::Orphan) {
+            tables.leaving.remove(&ask.req);
+        }
         tables.waiting.insert(ask.req, waiter.clone());
         waiter
     }
@@ -233,7 +238,7 @@ impl<P: Clone> Desk<P> {
     }
 
     /// Everything that no renewal keeps: who waits, and what lingers.
-    pub(super) fn beats(&self) -> Vec<(Option<Arc<Waiter<P>>>, Keeping<P>)> {
+    pub(super) fn beats(&self) -> Vec<Beat<P>> {
         let tables = self.tables();
         let waiting = tables.waiting.values().filter_map(|w| {
             let (place, lease) = w.state().joined.clone()?;

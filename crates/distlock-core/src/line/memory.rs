@@ -177,13 +177,26 @@ impl MemoryLine {
         lock(&self.shared.table).wakes
     }
 
+    /// How many questions it has served: joins, looks, proofs, renewals, leaves.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        lock(&self.shared.table).calls
+    }
+
     async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Table, BootInstant) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let fault = *lock(&self.shared.fault);
         let shared = self.shared.clone();
-        fault.call(&self.shared.clock, &self.shared.site, move || shared.with(work)).await
+        fault
+            .call(&self.shared.clock, &self.shared.site, move || {
+                shared.with(|table, now| {
+                    table.calls += 1;
+                    work(table, now)
+                })
+            })
+            .await
     }
 
     fn moment(&self) -> Moment {

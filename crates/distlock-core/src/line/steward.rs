@@ -14,8 +14,8 @@ use crate::lease::Wake;
 use crate::lost::Why;
 use crate::seam::{Event, Kept, Key};
 
-/// A heartbeat is given at least this long.
-const LEAST: Duration = Duration::from_millis(250);
+/// A heartbeat is given this long at least and at most.
+const BOUNDS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 /// On top of its lease: an entry that cannot be left has ended with its session by then.
@@ -39,7 +39,10 @@ impl<S: LineStore> Inner<S> {
             }
             if plan.beat <= self.clock().now() {
                 beaten = self.clock().now();
-                self.beat(plan.pace).await;
+                if !self.beat(plan.pace).await {
+                    // Soon again: there is time for a few more before a lease ends.
+                    beaten = beaten.minus(plan.pace - plan.pace / 4);
+                }
                 continue;
             }
             tokio::select! {
@@ -50,14 +53,17 @@ impl<S: LineStore> Inner<S> {
         }
     }
 
-    /// One call for all who wait and all that lingers.
-    async fn beat(&self, pace: Duration) {
+    /// One call for all who wait and all that lingers; false when it got no answer.
+    async fn beat(&self, pace: Duration) -> bool {
         let (waiters, places): (Vec<_>, Vec<_>) = self.desk.beats().into_iter().unzip();
         if places.is_empty() {
-            return;
+            return true;
         }
-        let call = self.clock().timeout(pace.max(LEAST), self.store.keep(&places)).await;
+        let bound = pace.clamp(BOUNDS.0, BOUNDS.1);
+        let call = self.clock().timeout(bound, self.store.keep(&places)).await;
+        let mut answered = call.is_some();
         for (waiter, kept) in waiters.into_iter().zip(call.unwrap_or_default()) {
+            answered &= !matches!(kept, Kept::Unknown(_));
             let Some(waiter) = waiter else { continue };
             match kept {
                 Kept::Until { sent, ttl, margin, .. } => {
@@ -72,6 +78,7 @@ impl<S: LineStore> Inner<S> {
                 }
             }
         }
+        answered
     }
 
     /// Leaves the line, again and again until that is acknowledged or the session has ended.

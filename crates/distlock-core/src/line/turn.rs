@@ -45,11 +45,12 @@ fn permit(ahead: &[Entry], n: NonZeroU32) -> Turn {
         Mode::Permit(n) => Some(n),
         _ => None,
     };
-    if let Some(other) = ahead.iter().filter_map(number).find(|other| *other != n) {
+    // The first fixes the number. Whoever came with another since is about to leave.
+    if let Some(other) = ahead.iter().find_map(number).filter(|first| *first != n) {
         return Turn::Refused(other);
     }
     let most = usize::try_from(n.get()).unwrap_or(usize::MAX);
-    let other = ahead.iter().rposition(|e| number(e).is_none());
+    let other = ahead.iter().rposition(|e| number(e) != Some(n));
     let permits = &ahead[other.map_or(0, |i| i + 1)..];
     if permits.len() >= most {
         let near = &permits[permits.len() - most..];
@@ -207,6 +208,15 @@ mod tests {
         let line = line(&[n(2), Mode::Exclusive, n(3)]);
         assert_eq!(turn(&line, Token::new(99).unwrap()), Turn::Gone);
         assert_eq!(turn(&line, line.entries[2].token), Turn::Refused(NonZeroU32::new(2).unwrap()));
+    }
+
+    /// Somebody with another number, about to leave, is waited for: that is no reason to refuse
+    /// those behind it.
+    #[test]
+    fn who_is_refused_does_not_make_others_refused() {
+        let n = |n| Mode::Permit(NonZeroU32::new(n).unwrap());
+        let line = line(&[n(2), n(3), n(2)]);
+        assert_eq!(turn(&line, line.entries[2].token), Turn::Behind(vec!["1".into()]));
     }
 
     /// Permits behind a full house and behind a writer: only those who may get in are woken.

@@ -124,7 +124,12 @@ impl<S: LineStore> Inner<S> {
                 }
                 Turn::Behind(watch) => watch,
                 Turn::Gone => return Err(out_of_line(Why::Gone)),
-                Turn::Refused(n) => return Err(another_number(n)),
+                Turn::Refused(n) => {
+                    // At once: others wait behind it.
+                    let _ = Box::pin(self.leave(&stand.waiter.key, Some(&place))).await?;
+                    self.desk.unstand(&stand.waiter);
+                    return Err(another_number(n));
+                }
             };
             last = self.told(ask, last, &line, me, seen);
             if self.clock().now() >= until {

@@ -15,7 +15,7 @@ use super::holds::{Slot, SlotState};
 use super::node::{Ballot, Bid, Commit, Committed, Generation, QuorumNode, Vote};
 use crate::busy::Standing;
 use crate::clock::BootInstant;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Outcome};
 use crate::moment::Moment;
 use crate::token::Token;
 
@@ -28,6 +28,8 @@ pub(super) struct Tally {
     pub(super) votes: Vec<Option<Vote>>,
     /// Why there was none, where that is known.
     pub(super) trouble: Option<Error>,
+    /// A node may have taken the bid, and its answer never came.
+    pub(super) unsure: bool,
     pub(super) sent: Moment,
 }
 
@@ -187,7 +189,7 @@ impl<N: QuorumNode> Inner<N> {
     async fn poll(&self, bid: &Bid) -> Tally {
         let size = self.nodes.len();
         let sent = self.moment();
-        let mut tally = Tally { votes: vec![None; size], trouble: None, sent };
+        let mut tally = Tally { votes: vec![None; size], trouble: None, unsure: false, sent };
         let mut fan = Fan::new(self.clock(), self.bound(bid.ask.ttl), size);
         for (i, n) in self.nodes.iter().enumerate() {
             fan.call(i, n.node.propose(bid));
@@ -205,12 +207,16 @@ impl<N: QuorumNode> Inner<N> {
                     }
                     tally.votes[i] = Some(vote);
                 }
-                Err(e) => tally.trouble = Some(e),
+                Err(e) => {
+                    tally.unsure |= e.outcome() == Outcome::Unknown;
+                    tally.trouble = Some(e);
+                }
             }
             let wins = if self.ordered { tally.accepted() } else { tally.granted() };
             let won = wins >= self.majority;
             let decided = won || wins + fan.open().count() < self.majority;
             if decided && fan.open().all(|i| self.nodes[i].ails()) {
+                tally.unsure |= fan.open().next().is_some();
                 return tally;
             }
             // Won: the others get as long again. Each that is heard is one more that may be lost
@@ -222,6 +228,7 @@ impl<N: QuorumNode> Inner<N> {
         }
         for i in fan.open() {
             self.nodes[i].answered(false);
+            tally.unsure = true;
         }
         tally
     }

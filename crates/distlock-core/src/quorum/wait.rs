@@ -43,6 +43,8 @@ struct Wait {
     heard: BootInstant,
     /// Something of this request may be at a node.
     asked: bool,
+    /// A bid left, in this attempt or an earlier one, and was not answered.
+    unsure: bool,
 }
 
 impl<N: QuorumNode> Inner<N> {
@@ -73,6 +75,7 @@ impl<N: QuorumNode> Inner<N> {
             polls: 0,
             heard: start,
             asked: false,
+            unsure: false,
         };
         loop {
             hung.bell.reset();
@@ -90,6 +93,7 @@ impl<N: QuorumNode> Inner<N> {
                 }
                 Verdict::Refused(tally) => tally,
             };
+            wait.unsure |= tally.unsure;
             self.undo_round(&ask, &mut wait, &tally).await;
             if tally.spent() > 0 && tally.spent() + tally.granted() >= self.majority {
                 return Err(spent());
@@ -101,7 +105,8 @@ impl<N: QuorumNode> Inner<N> {
                 let keeps_place = patient && now.since(wait.heard) < wait.place.wait;
                 if !keeps_place {
                     Box::pin(self.give_up(&ask)).await;
-                    return Err(self.unheard(&tally).during("acquire"));
+                    let e = self.unheard(&tally).during("acquire");
+                    return Err(if wait.unsure { e.unknown() } else { e });
                 }
             }
             let split = tally.split(self.majority) && wait.splits <= SPLITS;
@@ -193,7 +198,12 @@ impl<N: QuorumNode> Inner<N> {
                 tracing::info!(lock = %ask.lock, store = self.site, "{why}");
             }
         }
-        let standing = tally.standing(self.majority);
+        let mut standing = tally.standing(self.majority);
+        if tally.answered() < self.majority {
+            let (answered, all) = (tally.answered(), self.nodes.len());
+            standing = Standing::default();
+            standing.note = Some(format!("{answered} of {all} nodes answer; asking again").into());
+        }
         if changed(&wait.last, &standing) {
             tracing::debug!(lock = %ask.lock, %standing, "waiting");
             if let Some(seen) = seen {
@@ -259,7 +269,11 @@ fn random_byte() -> u8 {
 /// Whether people would call it news: another holder or another place.
 fn changed(last: &Standing, now: &Standing) -> bool {
     let token = |s: &Standing| s.holder.as_ref().map(|h| h.token);
-    token(last) != token(now) || last.ahead != now.ahead || *last == Standing::default()
+    let note = |s: &Standing| s.note.is_some();
+    token(last) != token(now)
+        || last.ahead != now.ahead
+        || note(last) != note(now)
+        || *last == Standing::default()
 }
 
 fn spent() -> Error {

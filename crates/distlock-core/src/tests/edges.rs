@@ -134,14 +134,9 @@ struct Lossy {
 }
 
 impl LeaseStore for Lossy {
+    as_memory!();
     fn capability(&self) -> &Capability {
         self.memory.capability()
-    }
-    fn site(&self) -> &str {
-        self.memory.site()
-    }
-    fn clock(&self) -> &Clock {
-        self.memory.clock()
     }
     async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
         let answer = self.memory.acquire(ask, wait).await;
@@ -152,37 +147,11 @@ impl LeaseStore for Lossy {
         self.clock().advance(self.takes);
         Err(Error::new(Kind::Unreachable, "no answer").unknown())
     }
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        self.memory.heartbeat(waiting).await
-    }
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
         if self.lose.load(Ordering::SeqCst) == usize::MAX {
             std::future::pending::<()>().await;
         }
         self.memory.renew(due).await
-    }
-    async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
-        self.memory.release(key, requeue).await
-    }
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        self.memory.cancel(key).await
-    }
-    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        self.memory.inspect(query).await
-    }
-    async fn force(
-        &self,
-        lock: &FullName,
-        token: Option<Token>,
-        how: Force,
-    ) -> Result<Forced, Error> {
-        self.memory.force(lock, token, how).await
-    }
-    fn listen(&self, ears: Ears) {
-        self.memory.listen(ears);
-    }
-    async fn close(&self) {
-        self.memory.close().await;
     }
 }
 

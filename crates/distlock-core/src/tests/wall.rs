@@ -24,50 +24,19 @@ impl Remote {
 }
 
 impl LeaseStore for Remote {
+    as_memory!();
     fn capability(&self) -> &Capability {
         &self.promises
-    }
-    fn site(&self) -> &str {
-        self.memory.site()
-    }
-    fn clock(&self) -> &Clock {
-        self.memory.clock()
     }
     async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
         let answer = self.memory.acquire(ask, wait).await;
         self.pause();
         answer
     }
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        self.memory.heartbeat(waiting).await
-    }
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
         let renewals = self.memory.renew(due).await;
         self.pause();
         renewals
-    }
-    async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
-        self.memory.release(key, requeue).await
-    }
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        self.memory.cancel(key).await
-    }
-    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        self.memory.inspect(query).await
-    }
-    async fn force(
-        &self,
-        lock: &FullName,
-        token: Option<Token>,
-        how: Force,
-    ) -> Result<Forced, Error> {
-        self.memory.force(lock, token, how).await
-    }
-    fn listen(&self, ears: Ears) {
-        self.memory.listen(ears);
-    }
-    async fn close(&self) {
-        self.memory.close().await;
     }
 }
 

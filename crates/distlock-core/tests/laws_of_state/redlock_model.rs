@@ -9,6 +9,9 @@
 //! Laws: a token is higher than every token granted before its attempt began, and no token is
 //! granted twice. With them no resource that compares tokens ever goes back.
 //!
+//! Nodes are alike, so two worlds that differ only in which node is called which are one: that
+//! leaves a sixth of the states with three nodes, and a hundredth with five.
+//!
 //! Not covered: renewal, healing, tombstones, lines, and late arrivals of calls that were given up.
 //! An undo reaches all nodes at once here; where it does not, the lease may end at any moment.
 
@@ -73,7 +76,7 @@ struct Tokened {
 /// Which attempt of which client.
 type Try = (u8, u8);
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 struct Node {
     owner: Option<Try>,
     hi: u8,
@@ -335,6 +338,46 @@ impl Tokened {
     }
 }
 
+impl Phase {
+    /// What the client knows of each node, a bit a node.
+    fn bits(&mut self) -> Option<[&mut u8; 3]> {
+        match self {
+            Phase::Asking { asked, granted, accepted, .. } => Some([asked, granted, accepted]),
+            Phase::Writing { to, asked, wrote, .. } => Some([to, asked, wrote]),
+            Phase::Idle | Phase::Held | Phase::Done => None,
+        }
+    }
+}
+
+impl World {
+    /// The same world with its nodes in order, whatever they were called.
+    fn sorted(mut self) -> Self {
+        let mut order: Vec<_> = (0..self.nodes.len()).collect();
+        let mut known = vec![0u16; order.len()];
+        for client in &self.clients {
+            let mut phase = client.phase;
+            for bits in phase.bits().into_iter().flatten() {
+                known
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(i, k)| *k = *k << 1 | u16::from(*bits >> i & 1));
+            }
+        }
+        order.sort_by_key(|&i| (&self.nodes[i], known[i]));
+        if order.is_sorted() {
+            return self;
+        }
+        for client in &mut self.clients {
+            for bits in client.phase.bits().into_iter().flatten() {
+                *bits =
+                    (0..).zip(&order).fold(0, |new, (to, from)| new | (*bits >> from & 1) << to);
+            }
+        }
+        self.nodes = order.into_iter().map(|i| self.nodes[i].clone()).collect();
+        self
+    }
+}
+
 impl Model for Tokened {
     type State = World;
     type Action = Move;
@@ -428,7 +471,7 @@ impl Model for Tokened {
             Move::Lose(i) => self.lose(&mut world, i.into()),
             Move::Open(i) => self.open(&mut world, i.into()),
         }
-        Some(world)
+        Some(world.sorted())
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -464,30 +507,29 @@ fn holds_fully(name: &str, model: Tokened, states: usize) {
 
 #[test]
 fn model_redlock_written_back() {
-    holds("C 2+1", model(Tokens::Written, 3, &[2, 1]), 1_009_303);
+    holds("C 2+1", model(Tokens::Written, 3, &[2, 1]), 183_471);
 }
 
 #[test]
 fn model_redlock_written_back_deaf() {
-    holds("C 1+1 deaf", Tokened { deaf: true, ..model(Tokens::Written, 3, &[1, 1]) }, 381_706);
+    holds("C 1+1 deaf", Tokened { deaf: true, ..model(Tokens::Written, 3, &[1, 1]) }, 68_307);
 }
 
 #[test]
-#[ignore = "cargo xtask models --full"]
-fn model_redlock_full_proposed() {
-    holds_fully("D 2+1", model(Tokens::Proposed, 3, &[2, 1]), 2_329_931);
+fn model_redlock_proposed() {
+    holds("D 2+1", model(Tokens::Proposed, 3, &[2, 1]), 424_207);
 }
 
 #[test]
 fn model_redlock_proposed_deaf() {
     let model = Tokened { deaf: true, proposals: 3, ..model(Tokens::Proposed, 3, &[1, 1]) };
-    holds("D 1+1 deaf, proposals to 3", model, 1_025_487);
+    holds("D 1+1 deaf, proposals to 3", model, 183_850);
 }
 
 #[test]
 fn model_redlock_written_back_with_losses() {
     let losses = Losses { elapsed_check: false, ..VOLATILE };
-    holds("C 1+1, a loss", Tokened { losses, ..model(Tokens::Written, 3, &[1, 1]) }, 1_043_680);
+    holds("C 1+1, a loss", Tokened { losses, ..model(Tokens::Written, 3, &[1, 1]) }, 187_037);
 }
 
 #[test]
@@ -495,14 +537,14 @@ fn model_redlock_proposed_with_losses() {
     holds(
         "D 1+1, a loss",
         Tokened { losses: VOLATILE, ..model(Tokens::Proposed, 3, &[1, 1]) },
-        1_857_008,
+        334_545,
     );
 }
 
 #[test]
 #[ignore = "cargo xtask models --full"]
 fn model_redlock_full_written_back_three_clients() {
-    holds_fully("C 1+1+1", model(Tokens::Written, 3, &[1, 1, 1]), 28_070_154);
+    holds_fully("C 1+1+1", model(Tokens::Written, 3, &[1, 1, 1]), 4_857_109);
 }
 
 #[test]
@@ -510,14 +552,38 @@ fn model_redlock_full_written_back_three_clients() {
 fn model_redlock_full_written_back_with_losses() {
     let losses = Losses { elapsed_check: false, ..VOLATILE };
     let model = Tokened { losses, ..model(Tokens::Written, 3, &[2, 1]) };
-    holds_fully("C 2+1, a loss", model, 13_935_810);
+    holds_fully("C 2+1, a loss", model, 2_434_565);
 }
 
 #[test]
 #[ignore = "cargo xtask models --full"]
 fn model_redlock_full_proposed_with_losses() {
     let model = Tokened { losses: VOLATILE, ..model(Tokens::Proposed, 3, &[2, 1]) };
-    holds_fully("D 2+1, a loss", model, 41_944_001);
+    holds_fully("D 2+1, a loss", model, 7_294_461);
+}
+
+#[test]
+fn model_redlock_written_back_again_deaf() {
+    let model = Tokened { deaf: true, ..model(Tokens::Written, 3, &[2, 1]) };
+    holds("C 2+1 deaf", model, 741_520);
+}
+
+#[test]
+#[ignore = "cargo xtask models --full"]
+fn model_redlock_full_written_back_twice_deaf() {
+    let model = Tokened { deaf: true, ..model(Tokens::Written, 3, &[2, 2]) };
+    holds_fully("C 2+2 deaf", model, 5_977_691);
+}
+
+#[test]
+fn model_redlock_written_back_five_nodes() {
+    holds("C 1+1, five nodes", model(Tokens::Written, 5, &[1, 1]), 630_179);
+}
+
+#[test]
+#[ignore = "cargo xtask models --full"]
+fn model_redlock_full_proposed_three_clients() {
+    holds_fully("D 1+1+1", model(Tokens::Proposed, 3, &[1, 1, 1]), 10_988_437);
 }
 
 fn broken(name: &str, model: Tokened, law: &'static str) {

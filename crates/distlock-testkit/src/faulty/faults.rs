@@ -295,12 +295,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_can_be_refused_and_answers_dropped() {
+    async fn calls_can_be_refused() {
         let (_clock, faults, locks) = held();
         faults.refuse();
         let e = locks.lock("a").try_acquire().await.unwrap_err();
         assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, Outcome::NotApplied));
         faults.accept();
+        assert!(locks.lock("a").try_acquire().await.unwrap().is_ok(), "it took effect");
+    }
+
+    #[tokio::test]
+    async fn answers_can_be_dropped() {
+        let (_clock, faults, locks) = held();
         faults.drop_replies(1);
         let e = locks.lock("a").try_acquire().await.unwrap_err();
         assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, Outcome::Unknown));

@@ -1,15 +1,13 @@
 //! A store that stalls, refuses and forgets to answer: what the drivers, the keeper and the guards
 //! must make of it. On memory, with the clock held wherever time matters.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_core::memory::Memory;
-use distlock_core::seam::{Ask, Attempt};
-use distlock_core::{
-    Clock, Kind, Label, Locks, Mode, Outcome, Owner, Patience, Released, ReqId, Why,
-};
+use distlock_core::seam::Attempt;
+use distlock_core::{Clock, Kind, Locks, Outcome, Patience, Released, Why};
 
+use super::replay::ask;
 use crate::Site;
 use crate::faulty::{Call, Faults, Faulty};
 use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, take, task, until};
@@ -238,18 +236,7 @@ pub async fn s17_a_silent_waiter_loses_its_place(site: &Site) {
 /// The reply to a grant is lost and the request is asked again: its own hold is recognised.
 pub async fn s22_a_lost_reply_is_not_a_second_entry(site: &Site) {
     let (s, name) = (setting(Clock::system()), site.name());
-    let ask = Ask {
-        lock: site.full(&name),
-        req: ReqId::random(),
-        owner: Owner::new(),
-        mode: Mode::Exclusive,
-        ttl: LONG,
-        patience: Patience::Never,
-        min_hold: Duration::ZERO,
-        lock_delay: Duration::ZERO,
-        label: Label::new("again"),
-        block: NonZeroU32::MIN,
-    };
+    let ask = ask(site, &name, LONG, Patience::Never);
     s.faults.drop_replies(1);
     let backend = s.faulty.backend();
     let e = backend.acquire(&ask, None).await.expect_err("the reply was lost");

@@ -105,7 +105,7 @@ pub async fn s18_a_release_while_joining_still_wakes(site: &Site) {
 pub async fn s20_a_waiter_that_gives_up_leaves_the_line(site: &Site) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let held = take(&a, &name).await;
-    let timed = b.lock(&name).ttl(LONG).try_acquire_for(Duration::from_millis(300));
+    let timed = b.lock(&name).ttl(LONG).try_acquire_for(Duration::from_secs(3));
     let timed = task(timed);
     line_of(&a, &name, 1).await;
     let lock = b.lock(&name).ttl(LONG);

@@ -9,7 +9,8 @@ use distlock_core::{Kind, Label, Locks, Mode, Owner, Patience, ReqId};
 use crate::Site;
 use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, take, task, until, within};
 
-fn ask(site: &Site, name: &str, ttl: Duration, patience: Patience) -> Ask {
+/// A request of its own for this lock, to be made at the seam.
+pub(super) fn ask(site: &Site, name: &str, ttl: Duration, patience: Patience) -> Ask {
     Ask {
         lock: site.full(name),
         req: ReqId::random(),
@@ -166,7 +167,8 @@ pub async fn renewing_never_brings_back(site: &Site) {
     let ask = ask(site, &name, site.short(), Patience::Never);
     let grant = granted(&a, &ask).await;
     let due = [Due { key: ask.key(), ttl: LONG }];
-    let end = grant.sent.boot.plus(grant.ttl).plus(Duration::from_millis(100));
+    // It began before its answer came.
+    let end = site.clock().now().plus(grant.ttl).plus(Duration::from_millis(100));
     site.clock().sleep_until(end).await;
     let kept = a.backend().keep(&due).await;
     assert!(matches!(kept[..], [Kept::Lost(_)]), "an ended hold was renewed: {kept:?}");
@@ -185,7 +187,7 @@ pub async fn an_unheard_waiter_is_dropped(site: &Site) {
         clients.push(site.client().await);
     }
     for (b, silent) in clients.iter().zip(1..) {
-        let ask = ask(site, &name, site.ttl(), Patience::Forever);
+        let ask = ask(site, &name, site.steady(), Patience::Forever);
         // In line, and then forgotten, without the abandon that the seam asks for.
         tokio::select! {
             grant = granted(b, &ask) => panic!("it is held, but {grant:?}"),

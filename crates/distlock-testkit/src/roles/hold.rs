@@ -3,6 +3,7 @@
 use distlock_core::{Guard, Owner, Released, Ticket};
 
 use super::{Stage, say};
+use crate::Resource;
 
 /// Acquires `name`, says where it stands meanwhile, then does as it is told.
 pub(super) async fn hold(mut stage: Stage) {
@@ -31,6 +32,12 @@ pub(super) async fn hold(mut stage: Stage) {
                     Some(Err(lost)) => format!("check lost {}", lost.why.word()),
                     None => "check none".to_owned(),
                 });
+            }
+            // Whatever it believes about its lock: it may have looked before it was paused.
+            "write" => {
+                let token = guard.as_ref().expect("a guard").token();
+                let taken = Resource::at(stage.need("resource")).write(token).expect("a write");
+                stage.say(if taken { "write taken" } else { "write refused" });
             }
             "release" => stage.say(format!("release {}", give_back(guard.take()).await)),
             "detach" => {

@@ -34,11 +34,16 @@ pub(super) async fn storm(mut stage: Stage) {
         };
         Clock::system().sleep(WORK).await;
         // Lost or not: both happen to whoever is stopped, and the history says which.
-        let _ = recorder.release(guard).await.expect("a release");
+        match recorder.release(guard).await {
+            Ok(_) => {}
+            // A session that was silent for too long may be cut in the middle of its release.
+            Err(e) if e.is_transient() => {}
+            Err(e) => panic!("no release: {e:?}"),
+        }
         if asked.take().is_some() {
             stage.say("served");
             // Where there is no line, who goes on asking may keep the others out for ever.
-            if stage.suite.capability.order == Order::None {
+            if locks.capability().order == Order::None {
                 asked = Some(stage.hear().await);
             }
         }

@@ -19,6 +19,22 @@ pub(super) fn of(pid: Pid) -> Vec<Pid> {
     children.flat_map(|c| of(c).into_iter().chain([c])).collect()
 }
 
+/// Sends a signal to the offspring of a process, which must stand still.
+pub(super) fn signal(pid: Pid, signal: Signal) {
+    for child in of(pid) {
+        if let Ok(handle) = pidfd_open(child, PidfdFlags::empty()) {
+            let _ = pidfd_send_signal(&handle, signal);
+        }
+    }
+}
+
+/// Waits until a process has ended, but not for ever.
+pub(super) fn wait(pid: Pid) {
+    if let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) {
+        let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&PATIENCE));
+    }
+}
+
 /// Kills the offspring of a process and waits until it has ended. The process itself must stand
 /// still, so that it neither forks more nor lets go of a number that another may then have.
 pub(super) fn kill(pid: Pid) {

@@ -1,8 +1,9 @@
 //! Any server that is a program with a port.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -80,6 +81,7 @@ impl Server {
     /// The process goes on; call it again to wait.
     pub async fn again(&self) -> Result<(), Error> {
         if self.process().is_none() {
+            self.prepare().await?;
             let child = self.spawn()?;
             *self.process() = Some(child);
         }
@@ -105,21 +107,56 @@ impl Server {
         self.dir.path().join("server.log")
     }
 
+    /// Writes the files a start needs, and makes the data directory before the first one.
+    async fn prepare(&self) -> Result<(), Error> {
+        let fault = |e: io::Error| self.program.trouble("cannot be prepared").because(e);
+        for (name, text) in &self.program.files {
+            let path = self.dir.path().join(name);
+            if path.exists() {
+                continue;
+            }
+            // Some servers refuse a key that others may read.
+            let file = File::options().create_new(true).write(true).mode(0o600).open(path);
+            file.and_then(|mut f| f.write_all(text.as_bytes())).map_err(fault)?;
+        }
+        if let Some(account) = self.program.account {
+            account.own(self.dir.path()).map_err(fault)?;
+        }
+        let Some(prepare) = &self.program.prepare else { return Ok(()) };
+        if self.dir.path().join(&prepare.makes).exists() {
+            return Ok(());
+        }
+        let mut command = self.command(&self.program.look_for(&prepare.binary)?);
+        command.args((prepare.args)(self.port.number(), self.dir.path()));
+        let run = tokio::process::Command::from(command).kill_on_drop(true).output().await;
+        let run = run.map_err(fault)?;
+        if run.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        Err(fault(io::Error::other(format!("{} said: {}", prepare.binary, said.trim()))))
+    }
+
+    /// A program as the server's user, in its directory.
+    fn command(&self, binary: &Path) -> Command {
+        let mut command = Command::new(binary);
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
+        if let Some(account) = self.program.account {
+            account.run(&mut command, self.dir.path());
+        }
+        command
+    }
+
     fn spawn(&self) -> Result<Child, Error> {
         let binary = self.program.find()?;
         let fault = |e: io::Error| self.program.trouble("does not start").because(e);
-        for (name, text) in &self.program.files {
-            let path = self.dir.path().join(name);
-            if !path.exists() {
-                fs::write(path, text).map_err(fault)?;
-            }
+        if let Some(lay_out) = &self.program.lay_out {
+            lay_out(self.dir.path())?;
         }
         let log = File::options().create(true).append(true).open(self.log()).map_err(fault)?;
-        Command::new(binary)
+        self.command(&binary)
             .args((self.program.args)(self.port.number(), self.dir.path()))
             .envs(self.program.env.iter().map(|(k, v)| (k, v)))
-            .current_dir(self.dir.path())
-            .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(fault)?)
             .stderr(log)
             .spawn()
@@ -152,8 +189,8 @@ impl Server {
 
     /// Asks it to end, and waits until it has.
     pub fn stop(&self) {
-        self.signal(Signal::TERM);
-        self.signal(Signal::CONT); // one that is paused would hear of it only then
+        self.signal(self.program.ending.stop);
+        self.resume(); // one that is paused would hear of it only then
         if let Some(mut child) = self.process().take() {
             let _ = child.wait();
         }
@@ -171,18 +208,31 @@ impl Server {
         }
     }
 
-    /// Stops it in its tracks: connections stay open and nothing answers.
+    /// Ends it at once, but so that it takes along what outlives a killed process: PostgreSQL's
+    /// shared memory does.
+    fn quit(&self) {
+        let Some((quit, pid)) = self.program.ending.quit.zip(self.pid()) else { return };
+        self.signal(quit);
+        self.resume();
+        offspring::wait(pid);
+    }
+
+    /// Stops it in its tracks, and what it forked: connections stay open and nothing answers.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         if let Some(pid) = self.pid() {
             // A signal is on its way only; what a test does next is to meet a server that stands.
             let state = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             let _ = waitid(WaitId::Pid(pid), state);
+            offspring::signal(pid, Signal::STOP);
         }
     }
 
     /// Ends [`Server::pause`].
     pub fn resume(&self) {
+        if let Some(pid) = self.pid() {
+            offspring::signal(pid, Signal::CONT);
+        }
         self.signal(Signal::CONT);
     }
 
@@ -194,6 +244,7 @@ impl Server {
     /// # Cancel safety
     /// As [`Server::again`].
     pub async fn wipe(&self) -> Result<(), Error> {
+        self.quit(); // without its data the next start could not take away what a kill leaves
         self.kill();
         let fault = |e: io::Error| self.program.trouble("has data that stays").because(e);
         for entry in fs::read_dir(self.dir.path()).map_err(fault)? {
@@ -221,6 +272,7 @@ impl Server {
 impl Drop for Server {
     /// Takes effect at once: the process is killed and reaped, then its data is removed.
     fn drop(&mut self) {
+        self.quit();
         self.kill();
     }
 }

@@ -136,6 +136,34 @@ impl Wire {
         Clock::system().timeout(PATIENCE, ask).await.ok_or_else(late)?
     }
 
+    /// Every key of this connection's database, and what is left of it in milliseconds; negative
+    /// for one without an end.
+    ///
+    /// # Errors
+    /// As [`Wire::call`], and when the server refuses.
+    ///
+    /// # Cancel safety
+    /// The connection is of no use any more.
+    pub async fn keys(&mut self) -> io::Result<Vec<(String, i64)>> {
+        let script = "local out = {} for _, k in ipairs(redis.call('KEYS', '*')) do \
+                      out[#out + 1] = k out[#out + 1] = redis.call('PTTL', k) end return out";
+        let all = self.call(&["EVAL", script, "0"]).await?.ok()?;
+        let left = |reply: &Reply| reply.int().ok_or_else(|| io::Error::other("not a number"));
+        all.list().chunks_exact(2).map(|pair| Ok((pair[0].to_string(), left(&pair[1])?))).collect()
+    }
+
+    /// Every key of this connection's database, and whether it ends by itself: what the laws ask
+    /// of [`Suite::leaves`](crate::Suite::leaves).
+    ///
+    /// # Errors
+    /// As [`Wire::keys`].
+    ///
+    /// # Cancel safety
+    /// The connection is of no use any more.
+    pub async fn leftovers(&mut self) -> io::Result<Vec<(String, bool)>> {
+        Ok(self.keys().await?.into_iter().map(|(key, left)| (key, left >= 0)).collect())
+    }
+
     /// The next answer without a question: what a subscription is told.
     ///
     /// # Errors

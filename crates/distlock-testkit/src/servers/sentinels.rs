@@ -136,6 +136,30 @@ impl Sentinels {
         Ok(self.nodes.iter().filter(|n| n.addr() != primary).collect())
     }
 
+    /// Makes every sentinel watch the primary under another name too, at an address that leads to
+    /// it. They find no fault with it for an hour, and take none of its replicas away.
+    ///
+    /// # Errors
+    /// When a sentinel refuses.
+    ///
+    /// # Cancel safety
+    /// Some may do so.
+    pub async fn watch(&self, name: &str, at: SocketAddr) -> Result<(), Error> {
+        let (host, port, quorum) = (at.ip().to_string(), at.port().to_string(), "2");
+        let hour = "3600000";
+        let times = ["down-after-milliseconds", hour, "failover-timeout", hour];
+        let login = ["auth-user", "watcher", "auth-pass", "watcher"];
+        for sentinel in &self.sentinels {
+            let monitor = ["SENTINEL", "MONITOR", name, &host, &port, quorum];
+            let set = [&["SENTINEL", "SET", name][..], &times, &login].concat();
+            for command in [&monitor[..], &set] {
+                let said = super::raw(sentinel.addr(), command).await.and_then(Reply::ok);
+                said.map_err(|e| Error::new(Kind::Store, "a sentinel refused").because(e))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Cuts the primary off from its replicas, not from sentinels and clients: what it accepts
     /// from now on is lost if it fails. Sentinels promote none that was cut off ten seconds ago.
     ///

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -30,6 +30,8 @@ impl WallClock {
     pub fn new() -> Result<Self, Error> {
         let trouble = |e| Error::new(Kind::Store, "no wall clock to move").because(e);
         let dir = tempfile::Builder::new().prefix("distlock-clock-").tempdir().map_err(trouble)?;
+        // A server may run as another user than the test.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).map_err(trouble)?;
         let source = dir.path().join("wallshift.c");
         fs::write(&source, SHIM).map_err(trouble)?;
         let built = Command::new("cc")

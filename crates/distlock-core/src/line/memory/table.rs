@@ -39,6 +39,8 @@ pub(super) struct Table {
     pub(super) news: Vec<(Spot, Wake)>,
     /// How many watches have fired.
     pub(super) wakes: u64,
+    /// How many questions were served.
+    pub(super) calls: u64,
 }
 
 /// What a client's entries are tied to.

@@ -1,0 +1,149 @@
+//! The tables against the specification, short and long ways mixed, in held time.
+
+#![allow(clippy::unwrap_used)]
+
+mod scene;
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use distlock_core::state::{Claim, LockState, Micros, Now, Op, Reply};
+use distlock_core::{FullName, Label, Mode, Name, Owner, ReqId};
+use distlock_testkit::differential;
+use scene::{START, Scene};
+
+use crate::record::rules;
+use crate::sql::run;
+use crate::sweep::{sweep, sweep_rows};
+
+#[test]
+fn the_tables_answer_as_the_specification_does() {
+    differential::answers_as_the_specification(Scene::new, 400);
+}
+
+#[tokio::test]
+async fn a_full_memory_drops_what_is_over_first() {
+    differential::a_full_memory_drops_what_is_over_first(Scene::new().await).await;
+}
+
+#[tokio::test]
+async fn tokens_rise_though_the_clock_falls() {
+    differential::tokens_rise_though_the_clock_falls(Scene::new().await).await;
+}
+
+fn name() -> FullName {
+    FullName { space: Default::default(), name: Name::new("a").unwrap() }
+}
+
+fn claim(n: u128, mode: Mode) -> Claim {
+    Claim {
+        req: ReqId::from_bytes(n.to_be_bytes()),
+        owner: Owner::named(format!("owner {n}")).unwrap(),
+        mode,
+        ttl: Duration::from_secs(600),
+        min_hold: Duration::ZERO,
+        lock_delay: Duration::ZERO,
+        label: Label::new(format!("claim {n}")),
+        block: NonZeroU32::MIN,
+        via: String::new(),
+    }
+}
+
+/// A line longer than what is read of it: places and numbers are those of the whole, a reader lets
+/// all readers in, and those who do not hear hide nobody.
+#[tokio::test]
+async fn a_long_line_is_the_same_line() {
+    let mut scene = Scene::new().await;
+    let name = name();
+    let mut now = START;
+    let mut spec = LockState::default();
+    let long = Duration::from_secs(300);
+    let wait = Some(long);
+    let mut ops = Vec::new();
+    for n in 1..=60u128 {
+        // A writer holds, thirty readers wait, and more writers behind them.
+        let mode = if (2..=31).contains(&n) { Mode::Shared } else { Mode::Exclusive };
+        ops.push(Op::Acquire { claim: claim(n, mode), wait });
+    }
+    // Asked again from the middle; the head is not heard and passed over, twice over.
+    ops.push(Op::Acquire { claim: claim(40, Mode::Exclusive), wait });
+    ops.push(Op::Heartbeat { req: claim(50, Mode::Exclusive).req, wait: long });
+    ops.push(Op::Cancel { req: claim(45, Mode::Exclusive).req });
+    ops.push(Op::Acquire { claim: claim(99, Mode::Exclusive), wait: None });
+    ops.push(Op::Release { req: claim(1, Mode::Exclusive).req });
+    for n in 2..=20u128 {
+        ops.push(Op::Withdraw { req: claim(n, Mode::Shared).req, gone: false });
+    }
+    ops.push(Op::Acquire { claim: claim(10, Mode::Shared), wait });
+    for n in 2..=60u128 {
+        ops.push(Op::Acquire { claim: claim(n, Mode::Exclusive), wait });
+        ops.push(Op::Release { req: claim(n, Mode::Exclusive).req });
+    }
+    for op in ops {
+        now += 1_000;
+        scene.at(now).await;
+        let at = Now { lease: Micros(now), wall: Micros(now) };
+        let want = spec.step(&op, at, &rules()).reply;
+        assert_eq!(scene.play(&name, std::slice::from_ref(&op), "").await, [want], "{op:?}");
+        let state = scene.state(&name).await;
+        assert_eq!(
+            (state.holds, state.queue),
+            (spec.holds.clone(), spec.queue.clone()),
+            "after {op:?}"
+        );
+    }
+}
+
+/// A row that was swept comes back above its tokens, though the clock went back.
+#[tokio::test]
+async fn what_was_swept_comes_back_above_its_tokens() {
+    let mut scene = Scene::new().await;
+    let name = name();
+    let take = |n| Op::Acquire { claim: claim(n, Mode::Exclusive), wait: None };
+    let token = |replies: Vec<Reply>| match replies[..] {
+        [Reply::Granted { token, .. }] => token,
+        ref other => panic!("{other:?}"),
+    };
+    scene.at(START).await;
+    let first = token(scene.play(&name, &[take(1)], "").await);
+    scene.play(&name, &[Op::Release { req: claim(1, Mode::Exclusive).req }], "").await;
+    let hour = Duration::from_secs(3600);
+    let tables = scene.tables();
+    scene.at(START + 3_000_000_000).await;
+    sweep(&mut scene.conn, &tables, hour).await.unwrap();
+    assert_eq!(scene.state(&name).await.hi, first.get(), "not an hour yet");
+    scene.at(START + 3_700_000_000).await;
+    sweep(&mut scene.conn, &tables, hour).await.unwrap();
+    assert_eq!(scene.state(&name).await, LockState::default(), "gone");
+    scene.at(START - 3_600_000_000).await;
+    let again = token(scene.play(&name, &[take(2)], "").await);
+    assert!(again > first, "{again:?} after {first:?}");
+    // What is held, waited for or was used lately stays.
+    scene.at(START - 3_600_000_000 + 599_000_000).await;
+    sweep(&mut scene.conn, &tables, Duration::ZERO).await.unwrap();
+    assert_eq!(scene.state(&name).await.holds.len(), 1);
+}
+
+/// Rows of row locks are forgotten an hour after their last use, but not one that somebody has.
+#[tokio::test]
+async fn row_locks_are_forgotten_unless_somebody_has_them() {
+    let mut scene = Scene::new().await;
+    let (tables, hour) = (scene.tables(), Duration::from_secs(3600));
+    scene.at(START).await;
+    let dead = claim(1, Mode::Exclusive);
+    crate::tokens::next(&mut scene.conn, &tables, &name(), &dead, 0).await.unwrap();
+    for name in ["had", "idle"] {
+        crate::with_row_lock(&mut scene.conn, "distlock_", name).await.unwrap();
+    }
+    let mut other = scene.other().await;
+    let keep = "START TRANSACTION; \
+                SELECT used FROM distlock_row WHERE space = '' AND name = 'had' FOR UPDATE";
+    run(&mut other, keep.to_owned()).await.unwrap();
+    for (after, rows, held) in [(3_000_000_000, 2, 1), (3_700_000_000, 1, 0)] {
+        scene.at(START + after).await;
+        sweep_rows(&mut scene.conn, &tables, hour).await.unwrap();
+        let count = "SELECT name FROM distlock_row; SELECT name FROM distlock_held";
+        let given = scene.sql(count.to_owned()).await;
+        assert_eq!((given[0].rows.len(), given[1].rows.len()), (rows, held), "after {after}");
+    }
+}

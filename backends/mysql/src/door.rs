@@ -1,0 +1,68 @@
+//! How connections are made and what they are set to.
+
+use distlock_core::{Error, Kind};
+use distlock_sql::Opens;
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::{ConnectOptions, Connection, MySqlConnection};
+
+use crate::sql::run;
+use crate::trouble::{calling, opening};
+
+/// What every connection is set to. The rules of a transaction are ours whatever the server's are;
+/// `sql_mode` is set because it can change what an UPDATE means (MariaDB's
+/// `SIMULTANEOUS_ASSIGNMENT`) and whether a value too long is an error.
+const SETTINGS: &str = "SET SESSION autocommit=1, \
+     group_concat_max_len=16777216, sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; \
+     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+
+/// Opens connections of one kind.
+pub(crate) struct Door {
+    to: MySqlConnectOptions,
+    /// Taken by `GET_LOCK` for as long as a connection lives: others see by it whether it does.
+    sign: Option<String>,
+}
+
+impl Door {
+    pub(crate) fn new(to: MySqlConnectOptions, sign: Option<String>) -> Self {
+        Self { to, sign }
+    }
+
+    async fn take(conn: &mut MySqlConnection, sign: &str) -> Result<(), Error> {
+        let get = |wait: u32| format!("SELECT GET_LOCK('{sign}', {wait}) = 1 AS got");
+        for last in [false, true] {
+            let given = run(conn, get(u32::from(last))).await.map_err(|e| calling(e).error)?;
+            let row = given.first().and_then(|g| g.rows.first());
+            let got = row.is_some_and(|r| crate::sql::number(r, "got").unwrap_or(0) == 1);
+            if got {
+                return Ok(());
+            }
+            if !last {
+                // An earlier connection of ours has not been missed by the server yet. Gone
+                // meanwhile is as good.
+                let _ = run(conn, format!("KILL CONNECTION IS_USED_LOCK('{sign}')")).await;
+            }
+        }
+        Err(Error::new(Kind::Unreachable, "an earlier connection of this process still lives")
+            .with_hint("ask again in a moment"))
+    }
+}
+
+impl Opens for Door {
+    type Conn = MySqlConnection;
+
+    async fn open(&self) -> Result<MySqlConnection, Error> {
+        let mut conn = self.to.connect().await.map_err(opening)?;
+        // What renews for everybody is not kept waiting by one row for long.
+        let wait = if self.sign.is_some() { 1 } else { 3 };
+        let settings = format!("{SETTINGS}; SET SESSION innodb_lock_wait_timeout={wait}");
+        run(&mut conn, settings).await.map_err(opening)?;
+        if let Some(sign) = &self.sign {
+            Self::take(&mut conn, sign).await?;
+        }
+        Ok(conn)
+    }
+
+    async fn close(&self, conn: MySqlConnection) {
+        let _ = conn.close().await;
+    }
+}

@@ -1,0 +1,302 @@
+//! The long way: one short transaction that locks the lock's row first.
+//!
+//! 1. Lock the row, then read the clock, then as much of the line as the moves need: one round
+//!    trip. Everything that writes to a lock's line holds this lock, so nothing else can deadlock,
+//!    and what was read stays true.
+//! 2. Run [`LockState::step`] as it is.
+//! 3. Write what changed, commit, and ring the bell of whoever was promoted: one round trip.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use distlock_core::state::{Effects, LockState, Micros, Now, Op, Phase, Reply};
+use distlock_core::{Error, FullName, Kind, ReqId};
+use distlock_sql::Trouble;
+use sqlx::MySqlConnection;
+
+use crate::bell::{News, ring};
+use crate::line::{self, Line};
+use crate::record::{COLUMNS, Record, rules};
+use crate::schema::Tables;
+use crate::sql::{Given, NOW, at, hex, micros, run, run_far};
+use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, number};
+
+/// Begins a transaction. A client that falls silent in the midst of one must not keep the row: the
+/// server ends a connection that says nothing for so many seconds.
+pub(crate) const BEGIN: &str = "SET SESSION wait_timeout=5; START TRANSACTION";
+/// After a transaction a connection may rest for as long as the server allows.
+pub(crate) const END: &str = "SET SESSION wait_timeout=DEFAULT";
+
+/// How often the database had to undo or refuse a move of ours because of others.
+#[derive(Debug, Default)]
+pub struct Collisions {
+    deadlocks: AtomicU64,
+    lock_waits: AtomicU64,
+}
+
+impl Collisions {
+    /// Transactions that were undone to break a deadlock (1213).
+    #[must_use]
+    pub fn deadlocks(&self) -> u64 {
+        self.deadlocks.load(Ordering::Relaxed)
+    }
+
+    /// Statements that waited too long for a row (1205).
+    #[must_use]
+    pub fn lock_waits(&self) -> u64 {
+        self.lock_waits.load(Ordering::Relaxed)
+    }
+}
+
+/// What the moves came to.
+pub(crate) struct Played {
+    pub(crate) replies: Vec<Reply>,
+    /// For waiters and holders of this very process.
+    pub(crate) ours: Effects,
+    /// Promoted, but nobody hears them.
+    pub(crate) unheard: Vec<ReqId>,
+}
+
+pub(crate) struct Ledger {
+    pub(crate) tables: Tables,
+    /// This process, as others reach it.
+    pub(crate) session: String,
+    pub(crate) collisions: Arc<Collisions>,
+}
+
+impl Ledger {
+    /// Makes some moves on one lock, in order. Askers are reachable through `via` from now on.
+    pub(crate) async fn play(
+        &self,
+        conn: &mut MySqlConnection,
+        lock: &FullName,
+        ops: &[Op],
+        via: &str,
+    ) -> Result<Played, Trouble> {
+        loop {
+            match self.attempt(conn, lock, ops, via).await {
+                Ok(played) => return Ok(played),
+                Err(fault) => self.undo(conn, fault).await?,
+            }
+        }
+    }
+
+    /// Undoes a transaction that did not come about. What failed as a whole to break a deadlock is
+    /// made again. What was refused for a row that somebody else keeps is not: other locks' moves
+    /// wait for this connection, and the caller is told that nothing happened.
+    pub(crate) async fn undo(
+        &self,
+        conn: &mut MySqlConnection,
+        fault: Fault,
+    ) -> Result<(), Trouble> {
+        match fault {
+            Fault::Ours(trouble) => {
+                if !trouble.broken {
+                    // A statement that failed leaves its transaction open.
+                    run(conn, format!("ROLLBACK; {END}")).await.map_err(calling)?;
+                }
+                Err(trouble)
+            }
+            Fault::Deadlock => {
+                self.collisions.deadlocks.fetch_add(1, Ordering::Relaxed);
+                run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
+                Ok(())
+            }
+            Fault::LockWait(trouble) => {
+                self.collisions.lock_waits.fetch_add(1, Ordering::Relaxed);
+                run(conn, format!("ROLLBACK; {END}")).await.map_err(calling)?;
+                Err(trouble)
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        conn: &mut MySqlConnection,
+        lock: &FullName,
+        ops: &[Op],
+        via: &str,
+    ) -> Result<Played, Fault> {
+        let (tables, at) = (&self.tables, at(lock));
+        let begin = |all: bool| {
+            let [waiters, places] = line::select(tables, &at, ops, all);
+            format!(
+                "{BEGIN}; SELECT {COLUMNS} FROM {} WHERE {at} FOR UPDATE; \
+                 SELECT {NOW} AS now; {waiters}; {places}",
+                tables.lock
+            )
+        };
+        let given = run(conn, begin(false)).await?;
+        let [_, _, row, clock, waiters, places] = given.as_slice() else { return Err(odd()) };
+        let now = clock.rows.first().ok_or_else(odd)?;
+        let now = micros(now, "now")?;
+        let record = row.rows.first().map(Record::read).transpose()?;
+        let (there, record) = (record.is_some(), record.unwrap_or_else(Record::none));
+        let mut line = Line::of(&waiters.rows, &places.rows, record.waiters, false)?;
+        let mut moved = Moved::by(&record, &line, ops, via, now);
+        if line.is_used_up(&moved.state) {
+            // Rare: many readers at once. The lock is ours, so the line is what it was.
+            let [waiters, _] = line::select(tables, &at, ops, true);
+            let given = run(conn, waiters).await?;
+            let rows = given.first().map(|g: &Given| g.rows.as_slice()).unwrap_or_default();
+            line = Line::of(rows, &[], record.waiters, true)?;
+            moved = Moved::by(&record, &line, ops, via, now);
+        }
+        let Moved { state, replies, effects } = moved;
+        let waiters = line.count(&state);
+        let changes = line.changes(tables, lock, &state)?;
+        if changes.is_empty() && !record.differs(&state, waiters, now) {
+            run(conn, format!("ROLLBACK; {END}")).await?;
+            let (ours, _) = News::sort(effects, &self.session);
+            return Ok(Played { replies, ours, unheard: Vec::new() });
+        }
+        if !there {
+            self.create(conn, lock).await?;
+            return Box::pin(self.attempt(conn, lock, ops, via)).await;
+        }
+        let mut sql = format!(
+            "UPDATE {} SET {} WHERE {at}",
+            tables.lock,
+            record.assignments(&state, waiters)?
+        );
+        for change in changes {
+            sql += ";";
+            sql += &change;
+        }
+        let (ours, news) = News::sort(effects, &self.session);
+        sql += &news.insert(tables, lock, now);
+        sql += "; COMMIT";
+        let unheard = self.commit(conn, &sql, &news).await?;
+        Ok(Played { replies, ours, unheard })
+    }
+
+    /// A row for a lock that has none. By itself: within a transaction two who do it could wait for
+    /// each other. It starts above every token of rows that were removed; the shared lock on the
+    /// floor keeps it from being raised between the look and the insert.
+    pub(crate) async fn create(
+        &self,
+        conn: &mut MySqlConnection,
+        lock: &FullName,
+    ) -> Result<(), Fault> {
+        let Tables { lock: table, meta, .. } = &self.tables;
+        let sql = format!(
+            "ROLLBACK; INSERT IGNORE INTO {table} (space, name, hi) \
+             SELECT {}, {}, floor FROM {meta} WHERE one=1 LOCK IN SHARE MODE",
+            hex(lock.space.as_str()),
+            hex(lock.name.as_str())
+        );
+        run(conn, sql).await?;
+        Ok(())
+    }
+
+    /// Writes, commits and rings; says who could not be rung.
+    async fn commit(
+        &self,
+        conn: &mut MySqlConnection,
+        sql: &str,
+        news: &News,
+    ) -> Result<Vec<ReqId>, Fault> {
+        let bells = news.bells();
+        let statements = sql.matches(';').count() + 1;
+        // The usual hand-over rings one bell: in the same round trip as the commit.
+        let mut sql = format!("{sql}; {END}");
+        if let [one] = bells.as_slice() {
+            sql = format!("{sql}; {}", ring(*one));
+        }
+        let (given, failed) = run_far(conn, sql).await;
+        let mut silent = Vec::new();
+        match failed {
+            None => {}
+            Some(_) if given.len() >= statements => silent.extend(bells.first().copied()),
+            Some(e) => return Err(e.into()),
+        }
+        if bells.len() > 1 {
+            for bell in bells {
+                if run(conn, ring(bell)).await.is_err() {
+                    silent.push(bell);
+                }
+            }
+        }
+        Ok(news.turns_of(&silent))
+    }
+}
+
+/// What moves on a state came to.
+struct Moved {
+    state: LockState,
+    replies: Vec<Reply>,
+    effects: Effects,
+}
+
+impl Moved {
+    fn by(record: &Record, line: &Line, ops: &[Op], via: &str, now: Micros) -> Self {
+        let mut state = record.state.clone();
+        state.queue = line.read.values().cloned().collect();
+        let (mut replies, mut effects) = (Vec::new(), Effects::default());
+        for op in ops {
+            hear_from(&mut state, op, via);
+            let step = state.step(op, Now { lease: now, wall: now }, &rules());
+            replies.push(line.whole(step.reply, op, &state));
+            // Who asks whether it is its turn is told by the answer.
+            let asker = match op {
+                Op::Acquire { claim, .. } => Some(claim.req),
+                Op::Heartbeat { req, .. } => Some(*req),
+                _ => None,
+            };
+            let others = |(req, _): &(ReqId, String)| Some(*req) != asker;
+            effects.turns.extend(step.effects.turns.into_iter().filter(others));
+            effects.contended.extend(step.effects.contended);
+            effects.revoked.extend(step.effects.revoked);
+        }
+        Self { state, replies, effects }
+    }
+}
+
+/// A waiter that speaks up is reachable where it speaks from.
+pub(crate) fn hear_from(state: &mut LockState, op: &Op, via: &str) {
+    let (Op::Acquire { claim: distlock_core::state::Claim { req, .. }, wait: Some(_) }
+    | Op::Heartbeat { req, .. }) = op
+    else {
+        return;
+    };
+    let queued = state.queue.iter_mut().map(|w| &mut w.claim);
+    let claimed = |p: &Phase| matches!(p, Phase::Claimed { .. });
+    let promoted = state.holds.iter_mut().filter(|h| claimed(&h.phase)).map(|h| &mut h.claim);
+    if let Some(claim) = queued.chain(promoted).find(|c| c.req == *req)
+        && claim.via != via
+    {
+        claim.via = via.to_owned();
+    }
+}
+
+/// Why a transaction did not come about.
+pub(crate) enum Fault {
+    /// It may be made again as it is.
+    Deadlock,
+    /// Somebody else kept a row for too long.
+    LockWait(Trouble),
+    Ours(Trouble),
+}
+
+pub(crate) fn odd() -> Fault {
+    let e = Error::new(Kind::Store, "the server answered another number of statements");
+    Fault::Ours(Trouble::answered(
+        e.unknown().with_hint("is there a proxy that does not pass several statements at once?"),
+    ))
+}
+
+impl From<sqlx::Error> for Fault {
+    fn from(e: sqlx::Error) -> Self {
+        match number(&e) {
+            Some(DEADLOCK) => Self::Deadlock,
+            Some(LOCK_WAIT) => Self::LockWait(calling(e)),
+            _ => Self::Ours(calling(e)),
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(e: Error) -> Self {
+        Self::Ours(Trouble::answered(e))
+    }
+}

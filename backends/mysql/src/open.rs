@@ -1,0 +1,86 @@
+//! From a URL to a store.
+
+use std::sync::Arc;
+
+use distlock_core::leased::Leased;
+use distlock_core::seam::Backend;
+use distlock_core::url::StoreUrl;
+use distlock_core::{Error, Store};
+use distlock_sql::{Opens, Trouble, Versioned};
+use sqlx::mysql::MySqlConnectOptions;
+
+use crate::door::Door;
+use crate::options::{Algorithm, KEYS, MysqlOptions, server};
+use crate::row_lock::RowLock;
+use crate::schema::{Tables, ready};
+use crate::sql::{number, run};
+use crate::store::Mysql;
+use crate::trouble::calling;
+use crate::versions::Versions;
+
+/// The schemes of URLs that are served here.
+pub const SCHEMES: [&str; 2] = ["mysql", "mariadb"];
+
+/// What a URL names.
+pub(crate) struct Target {
+    pub(crate) to: MySqlConnectOptions,
+    pub(crate) options: MysqlOptions,
+    pub(crate) tables: Tables,
+    pub(crate) site: String,
+}
+
+impl Target {
+    pub(crate) fn of(mut url: StoreUrl) -> Result<Self, Error> {
+        let options = MysqlOptions::take_from(&mut url)?;
+        let to = server(&mut url)?;
+        url.finish(&KEYS)?;
+        let tables = Tables::new(&options.prefix);
+        Ok(Self { to, options, tables, site: url.to_string() })
+    }
+
+    /// Looks at the server: makes the tables if need be, and says whether commits are durable.
+    pub(crate) async fn greet(&self) -> Result<bool, Error> {
+        let door = Door::new(self.to.clone(), None);
+        let look = async {
+            let mut conn = door.open().await?;
+            let told = |t: Trouble| t.error;
+            ready(&mut conn, &self.tables).await.map_err(told)?;
+            let flush = "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit AS flush";
+            let given = run(&mut conn, flush.to_owned()).await.map_err(calling).map_err(told)?;
+            let row = given.first().and_then(|g| g.rows.first());
+            let durable = row.is_some_and(|r| number(r, "flush").is_ok_and(|n| n == 1));
+            door.close(conn).await;
+            Ok(durable)
+        };
+        let clock = distlock_core::Clock::system();
+        let looked = clock.timeout(self.options.timeout, look).await;
+        let late = || {
+            Error::new(
+                distlock_core::Kind::Unreachable,
+                format!("no answer within {:?}", self.options.timeout),
+            )
+            .with_hint("see whether the server runs and can be reached; ?timeout= sets the bound")
+        };
+        looked.unwrap_or_else(|| Err(late())).map_err(|e| e.during("connect").store(&self.site))
+    }
+}
+
+/// The store that a URL names, whichever algorithm it asks for.
+///
+/// # Errors
+/// [`Usage`](distlock_core::Kind::Usage) for a URL that cannot be, and whatever keeps the server
+/// from answering or its tables from being made.
+///
+/// # Cancel safety
+/// Dropping the future closes what it had opened.
+pub async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
+    let target = Target::of(url)?;
+    match target.options.algorithm {
+        Algorithm::Line => Ok(Mysql::at(target).await?.into_backend()),
+        Algorithm::Version => {
+            let store = Versioned::new(Versions::at(target).await?)?;
+            Ok(Arc::new(Leased::new(store)))
+        }
+        Algorithm::RowLock => Ok(RowLock::at(target).await?.into_backend()),
+    }
+}

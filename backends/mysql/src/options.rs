@@ -1,0 +1,239 @@
+//! What can be set.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use distlock_core::url::StoreUrl;
+use distlock_core::{Error, Kind, duration};
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
+
+/// How the lock is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Algorithm {
+    /// A lock row, one statement to take it when it is free, and a table with the line.
+    #[default]
+    Line,
+    /// One row that holds the whole state, changed by compare-and-set.
+    Version,
+    /// `SELECT … FOR UPDATE` on a connection of its own.
+    RowLock,
+}
+
+/// How a database is used for locks.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MysqlOptions {
+    /// How the lock is kept.
+    pub algorithm: Algorithm,
+    /// What the names of the tables begin with.
+    pub prefix: String,
+    /// The bound of one call, connecting included.
+    pub timeout: Duration,
+    /// How much of a TTL a guard gives up for clocks that run at different rates, in percent.
+    pub drift_percent: u8,
+    /// With [`Algorithm::RowLock`]: how many locks may be held or waited for at once, each on a
+    /// connection of its own.
+    pub sessions: u16,
+}
+
+impl Default for MysqlOptions {
+    fn default() -> Self {
+        Self {
+            algorithm: Algorithm::default(),
+            prefix: "distlock_".to_owned(),
+            timeout: Duration::from_secs(5),
+            drift_percent: 10,
+            sessions: 32,
+        }
+    }
+}
+
+/// The keys of a URL's query.
+pub(crate) const KEYS: [&str; 12] = [
+    "algorithm",
+    "prefix",
+    "timeout",
+    "drift",
+    "sessions",
+    "socket",
+    "ssl-mode",
+    "ssl-ca",
+    "ssl-cert",
+    "ssl-key",
+    "namespace",
+    "require",
+];
+
+impl MysqlOptions {
+    /// The default options.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets how the lock is kept.
+    #[must_use]
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    /// Takes its keys out of a URL's query.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a value that cannot be, with what can.
+    pub fn take_from(url: &mut StoreUrl) -> Result<Self, Error> {
+        let mut options = Self::default();
+        if let Some(word) = url.take("algorithm") {
+            options.algorithm = match word.as_str() {
+                "line" => Algorithm::Line,
+                "version" => Algorithm::Version,
+                "row-lock" => Algorithm::RowLock,
+                _ => {
+                    let known = "line (the default), version or row-lock";
+                    return Err(cannot_be("algorithm", &word, known));
+                }
+            };
+        }
+        if let Some(prefix) = url.take("prefix") {
+            options.prefix = checked_prefix(prefix)?;
+        }
+        if let Some(text) = url.take("timeout") {
+            let span = duration::parse(&text).map_err(|why| cannot_be("timeout", &text, &why))?;
+            if span < Duration::from_millis(100) || span > Duration::from_secs(60) {
+                return Err(cannot_be("timeout", &text, "100ms to 60s"));
+            }
+            options.timeout = span;
+        }
+        options.drift_percent = number(url, "drift", options.drift_percent, 0, 50)?;
+        options.sessions = number(url, "sessions", options.sessions, 1, 10_000)?;
+        Ok(options)
+    }
+}
+
+/// Letters, digits and underscores: it becomes part of statements.
+fn checked_prefix(prefix: String) -> Result<String, Error> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    if prefix.len() > 32 || !prefix.bytes().all(plain) {
+        let hint = "at most 32 letters, digits and underscores";
+        return Err(cannot_be("prefix", &prefix, hint));
+    }
+    Ok(prefix)
+}
+
+fn number<N>(url: &mut StoreUrl, key: &str, usual: N, least: N, most: N) -> Result<N, Error>
+where
+    N: std::str::FromStr + PartialOrd + std::fmt::Display,
+{
+    let Some(text) = url.take(key) else { return Ok(usual) };
+    match text.parse::<N>() {
+        Ok(n) if n >= least && n <= most => Ok(n),
+        _ => Err(cannot_be(key, &text, &format!("a number from {least} to {most}"))),
+    }
+}
+
+fn cannot_be(key: &str, value: &str, allowed: &str) -> Error {
+    Error::new(Kind::Usage, format!("{key}={value} cannot be")).with_hint(allowed.to_owned())
+}
+
+/// Where the server is and who we are there; takes its keys out of the URL's query.
+pub(crate) fn server(url: &mut StoreUrl) -> Result<MySqlConnectOptions, Error> {
+    let usage =
+        |what: &'static str, hint: &'static str| Error::new(Kind::Usage, what).with_hint(hint);
+    let mut to = MySqlConnectOptions::new()
+        // A session's settings are made in one go with our own.
+        .pipes_as_concat(false)
+        .no_engine_substitution(false)
+        .timezone(None)
+        .set_names(false)
+        .statement_cache_capacity(64);
+    match url.hosts.as_slice() {
+        [] => {}
+        [host] => to = to.host(&host.host).port(host.port.unwrap_or(3306)),
+        _ => {
+            let hint = "replicas do not know of locks that were just taken: name the primary";
+            return Err(usage("a MySQL store is one server", hint));
+        }
+    }
+    if let Some(socket) = url.take("socket") {
+        to = to.socket(socket);
+    } else if url.hosts.is_empty() {
+        return Err(usage(
+            "the URL names no host",
+            "mysql://user:password@HOST/DATABASE, or mysql://user@/DATABASE?socket=PATH",
+        ));
+    }
+    to = to.username(url.user.as_deref().unwrap_or("root"));
+    if let Some(password) = &url.password {
+        to = to.password(password.reveal());
+    }
+    match url.path.trim_matches('/') {
+        "" => {
+            let hint = "mysql://user:password@HOST/DATABASE: the tables are made in it";
+            return Err(usage("the URL names no database", hint));
+        }
+        database => to = to.database(database),
+    }
+    if let Some(word) = url.take("ssl-mode") {
+        to = to.ssl_mode(match word.to_ascii_lowercase().as_str() {
+            "disabled" => MySqlSslMode::Disabled,
+            "preferred" => MySqlSslMode::Preferred,
+            "required" => MySqlSslMode::Required,
+            "verify_ca" | "verify-ca" => MySqlSslMode::VerifyCa,
+            "verify_identity" | "verify-identity" => MySqlSslMode::VerifyIdentity,
+            _ => {
+                let known =
+                    "disabled, preferred (the default), required, verify_ca or verify_identity";
+                return Err(cannot_be("ssl-mode", &word, known));
+            }
+        });
+    }
+    let mut file = |key| url.take(key).filter(|p| !p.is_empty()).map(PathBuf::from);
+    if let Some(ca) = file("ssl-ca") {
+        to = to.ssl_ca(ca);
+    }
+    match (file("ssl-cert"), file("ssl-key")) {
+        (None, None) => {}
+        (Some(cert), Some(key)) => to = to.ssl_client_cert(cert).ssl_client_key(key),
+        _ => {
+            let hint = "name the files of both, in PEM form: ?ssl-cert=…&ssl-key=…";
+            return Err(usage("ssl-cert and ssl-key belong together", hint));
+        }
+    }
+    Ok(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_come_from_the_url_and_wrong_ones_say_what_is_allowed() {
+        let mut url = StoreUrl::parse(
+            "mysql://u:p@h:3307/d?algorithm=row-lock&prefix=x_&timeout=2s&drift=1&sessions=3\
+             &ssl-mode=disabled",
+        )
+        .unwrap();
+        let options = MysqlOptions::take_from(&mut url).unwrap();
+        assert_eq!((options.algorithm, options.prefix.as_str()), (Algorithm::RowLock, "x_"));
+        assert_eq!((options.timeout, options.sessions), (Duration::from_secs(2), 3));
+        assert_eq!(server(&mut url).unwrap().get_port(), 3307);
+        assert!(url.finish(&[]).is_ok());
+        for wrong in [
+            "h/d?prefix=a`b",
+            "h/d?algorithm=x",
+            "h/d?timeout=1ms",
+            "h/d?drift=51",
+            "h/d?sessions=0",
+            "h/d?ssl-mode=x",
+            "h/d?ssl-key=k",
+            "h",
+            "h,i/d",
+            "/d",
+        ] {
+            let mut url = StoreUrl::parse(&format!("mysql://{wrong}")).unwrap();
+            let e = MysqlOptions::take_from(&mut url).and_then(|_| server(&mut url)).unwrap_err();
+            assert!(e.kind() == Kind::Usage && e.hint().is_some(), "{wrong}: {e:?}");
+        }
+    }
+}

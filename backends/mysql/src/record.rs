@@ -1,0 +1,169 @@
+//! A lock's row, and the state it stands for.
+//!
+//! The usual hold (one, believed in, without a `min_hold`) has columns of its own, so that one
+//! statement can take, renew and free it. Any other holds are in `rest`, and `req` is NULL: then no
+//! short statement matches, and the long way is taken.
+
+use distlock_core::state::{End, Hold, LockState, Micros, Phase, Rules, Spent};
+use distlock_core::{Error, Kind, ReqId};
+use serde::{Deserialize, Serialize};
+use sqlx::Row;
+use sqlx::mysql::MySqlRow;
+
+use crate::sql::{hex, micros, number};
+
+/// The columns a state is read from.
+pub(crate) const COLUMNS: &str = "hi, nwait, delay_until, req, token, block, expires, granted, \
+                                  claim, rest, released, cancelled";
+/// A spent request: its id and until when it is remembered.
+const ENTRY: usize = 16 + 8;
+/// How many bytes of released requests a row remembers.
+pub(crate) const RELEASED: usize = 8 * ENTRY;
+
+/// Calls are repeated by their own caller only, so few released requests need remembering.
+pub(crate) fn rules() -> Rules {
+    Rules { released_cap: RELEASED / ENTRY, ..Rules::default() }
+}
+
+/// What has no columns of its own.
+#[derive(Serialize, Deserialize, Default)]
+struct Rest {
+    #[serde(default)]
+    holds: Vec<Hold>,
+    /// Released requests that are not in the order of their ends.
+    #[serde(default)]
+    released: Vec<Spent>,
+}
+
+/// A row as it was read.
+pub(crate) struct Record {
+    /// Without its line.
+    pub(crate) state: LockState,
+    /// How many rows the line has.
+    pub(crate) waiters: u64,
+}
+
+fn nonsense(what: &'static str) -> Error {
+    Error::new(Kind::Layout, what)
+        .with_hint("a newer version may have written it; or delete the row once nobody holds it")
+}
+
+impl Record {
+    /// A lock that has no row.
+    pub(crate) fn none() -> Self {
+        Self { state: LockState::default(), waiters: 0 }
+    }
+
+    pub(crate) fn read(row: &MySqlRow) -> Result<Self, Error> {
+        let odd = |e: sqlx::Error| nonsense("the row of this lock makes no sense").because(e);
+        let rest: Option<Vec<u8>> = row.try_get("rest").map_err(odd)?;
+        let mut rest = match rest {
+            None => Rest::default(),
+            Some(text) => serde_json::from_slice(&text)
+                .map_err(|e| nonsense("the holds of this lock make no sense").because(e))?,
+        };
+        let req: Option<Vec<u8>> = row.try_get("req").map_err(odd)?;
+        if req.is_some() {
+            let claim: Vec<u8> = row.try_get("claim").map_err(odd)?;
+            let claim = serde_json::from_slice(&claim)
+                .map_err(|e| nonsense("the claim of this lock makes no sense").because(e))?;
+            rest.holds.push(Hold {
+                claim,
+                token: number(row, "token").map_err(odd)?,
+                block: row.try_get("block").map_err(odd)?,
+                expires: micros(row, "expires").map_err(odd)?,
+                granted: micros(row, "granted").map_err(odd)?,
+                phase: Phase::Held,
+            });
+        }
+        let released: Vec<u8> = row.try_get("released").map_err(odd)?;
+        let cancelled: Option<Vec<u8>> = row.try_get("cancelled").map_err(odd)?;
+        let mut spent: Vec<Spent> = entries(&released, End::Released).collect();
+        spent.append(&mut rest.released);
+        spent.extend(entries(&cancelled.unwrap_or_default(), End::Cancelled));
+        let state = LockState {
+            holds: rest.holds,
+            hi: number(row, "hi").map_err(odd)?,
+            delay_until: micros(row, "delay_until").map_err(odd)?,
+            spent: spent.into(),
+            ..LockState::default()
+        };
+        let waiters: u32 = row.try_get("nwait").map_err(odd)?;
+        Ok(Self { state, waiters: waiters.into() })
+    }
+
+    /// Whether a state differs from this by more than what time alone took away.
+    pub(crate) fn differs(&self, state: &LockState, waiters: u64, now: Micros) -> bool {
+        let live = |spent: &LockState| {
+            let mut live: Vec<Spent> =
+                spent.spent.iter().filter(|s| s.until > now).copied().collect();
+            live.sort_by_key(|s| s.end == End::Cancelled);
+            live
+        };
+        self.waiters != waiters
+            || self.state.hi != state.hi
+            || self.state.delay_until != state.delay_until
+            || self.state.holds != state.holds
+            || live(&self.state) != live(state)
+    }
+
+    /// The assignments that turn this row into a state with so many in line.
+    pub(crate) fn assignments(&self, state: &LockState, waiters: u64) -> Result<String, Error> {
+        let cannot = |e| Error::new(Kind::Store, "a state cannot be written").because(e);
+        let of = |end: End| state.spent.iter().filter(move |s| s.end == end);
+        let mut rest = Rest::default();
+        let in_order = of(End::Released).is_sorted_by_key(|s| s.until);
+        if !in_order {
+            rest.released = of(End::Released).copied().collect();
+        }
+        let mut usual = "req=NULL, claim=NULL".to_owned();
+        match state.holds.as_slice() {
+            [h] if h.phase == Phase::Held && h.claim.min_hold.is_zero() && in_order => {
+                let claim = serde_json::to_vec(&h.claim).map_err(cannot)?;
+                usual = format!(
+                    "req={}, claim={}, token={}, block={}, expires={}, granted={}",
+                    hex(h.claim.req.as_bytes()),
+                    hex(claim),
+                    h.token,
+                    h.block,
+                    h.expires.0,
+                    h.granted.0
+                );
+            }
+            holds => rest.holds = holds.to_vec(),
+        }
+        let rest = if rest.holds.is_empty() && rest.released.is_empty() {
+            "NULL".to_owned()
+        } else {
+            hex(serde_json::to_vec(&rest).map_err(cannot)?)
+        };
+        let released = if in_order { blob(of(End::Released)) } else { Vec::new() };
+        let mut set = format!(
+            "ver=ver+1, hi={}, nwait={waiters}, delay_until={}, {usual}, rest={rest}, released={}",
+            state.hi,
+            state.delay_until.0,
+            hex(released)
+        );
+        let cancelled = blob(of(End::Cancelled));
+        // Thousands of them may be remembered: not to be sent each time.
+        if cancelled != blob(self.state.spent.iter().filter(|s| s.end == End::Cancelled)) {
+            set += ", cancelled=";
+            set += &if cancelled.is_empty() { "NULL".to_owned() } else { hex(cancelled) };
+        }
+        Ok(set)
+    }
+}
+
+fn entries(blob: &[u8], end: End) -> impl Iterator<Item = Spent> + '_ {
+    blob.chunks_exact(ENTRY).map(move |entry| {
+        let (mut req, mut until) = ([0; 16], [0; 8]);
+        req.copy_from_slice(&entry[..16]);
+        until.copy_from_slice(&entry[16..]);
+        let until = Micros(u64::from_be_bytes(until));
+        Spent { req: ReqId::from_bytes(req), end, until }
+    })
+}
+
+fn blob<'a>(spent: impl Iterator<Item = &'a Spent>) -> Vec<u8> {
+    spent.flat_map(|s| s.req.as_bytes().iter().copied().chain(s.until.0.to_be_bytes())).collect()
+}

@@ -1,0 +1,401 @@
+//! The default algorithm: a lock row by unique key, and a table with the line.
+//!
+//! 1. A lock that is free and not waited for is taken, renewed and given back by one statement each
+//!    (`fast`).
+//! 2. Anything else is a short transaction that locks the lock's row first, reads the server's
+//!    clock and a part of the line, and runs [`LockState::step`](distlock_core::state::LockState)
+//!    here (`ledger`).
+//! 3. A release promotes the head of the line and rings the doorbell of its process (`bell`). A
+//!    process that is gone or does not hear is passed over; its waiter keeps its place until it is
+//!    heard of again or its time is over.
+//! 4. The woken waiter asks again, which confirms the promotion, and believes that answer.
+//!
+//! A process has at most three connections: calls, renewals and cancels, and the doorbell.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use distlock_core::capability::Capability;
+use distlock_core::info::Query;
+use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
+use distlock_core::leased::Leased;
+use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
+use distlock_core::state::{Claim, Op, Pulse, Reply, answer};
+use distlock_core::url::StoreUrl;
+use distlock_core::{Clock, Error, FullName, Kind, LockInfo, ReqId, Store, Token, engine};
+use distlock_sql::Lane;
+use tokio::sync::Semaphore;
+
+use crate::bell::{Bell, life_sign, session, tell, unhang};
+use crate::door::Door;
+use crate::fast::{self, Fast};
+use crate::ledger::{Collisions, Ledger, Played};
+use crate::open::Target;
+use crate::promises::capability;
+use crate::sql::run;
+use crate::trouble::calling;
+use crate::{look, sweep};
+
+/// How many renewals or heartbeats fit one round trip.
+const BATCH: usize = 128;
+/// How many acquires are made ready at once.
+const ROOM: usize = 8;
+
+/// A MySQL or MariaDB server that answered.
+pub struct Mysql {
+    capability: Capability,
+    site: String,
+    clock: Clock,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    ledger: Arc<Ledger>,
+    fast: Arc<Fast>,
+    front: Lane<Door>,
+    back: Arc<Lane<Door>>,
+    bell: Bell,
+    ears: Arc<OnceLock<Ears>>,
+    /// Who is in line: no use in trying the short way with them.
+    waiting: Mutex<HashSet<ReqId>>,
+    /// Whether everybody who waits was last heard with an address to be called up at.
+    called: AtomicBool,
+    /// How many acquires are made ready at once.
+    room: Semaphore,
+    sweep: sweep::Pace,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Mysql {
+    /// Connects to what a URL names, with the default algorithm.
+    ///
+    /// # Errors
+    /// As [`open`](crate::open).
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what it had opened.
+    pub async fn open(url: StoreUrl) -> Result<Self, Error> {
+        Self::at(Target::of(url)?).await
+    }
+
+    pub(crate) async fn at(target: Target) -> Result<Self, Error> {
+        let durable = target.greet().await?;
+        let Target { to, options, tables, site } = target;
+        let (clock, session, ears) = (Clock::system(), session()?, Arc::default());
+        let lane = |sign| {
+            let door = Arc::new(Door::new(to.clone(), sign));
+            Lane::new(door, clock.clone(), options.timeout, 1)
+        };
+        let inner = Inner {
+            front: lane(None),
+            back: Arc::new(lane(Some(life_sign(&session)))),
+            bell: Bell::new(to.clone(), &session, &tables, &clock, &ears),
+            fast: Arc::new(Fast::new(&tables)),
+            ledger: Arc::new(Ledger { tables, session, collisions: Arc::default() }),
+            ears,
+            waiting: Mutex::default(),
+            called: AtomicBool::new(true),
+            room: Semaphore::new(ROOM),
+            sweep: sweep::Pace::default(),
+        };
+        Ok(Self { capability: capability(&options, durable), site, clock, inner: Arc::new(inner) })
+    }
+
+    /// How often the database had to undo or refuse a move of this store because of others.
+    #[must_use]
+    pub fn collisions(&self) -> Arc<Collisions> {
+        Arc::clone(&self.inner.ledger.collisions)
+    }
+
+    fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
+        move |e| e.during(what).lock(lock).store(&self.site)
+    }
+
+    async fn one(&self, what: &'static str, lock: &FullName, op: Op) -> Result<Reply, Error> {
+        let replies = self.inner.play(lock, vec![op], String::new()).await;
+        replies.and_then(only).map_err(self.told(what, lock))
+    }
+}
+
+fn only(mut replies: Vec<Reply>) -> Result<Reply, Error> {
+    replies.pop().ok_or_else(|| Error::new(Kind::Store, "no answer").unknown())
+}
+
+impl Inner {
+    fn lane(&self) -> &Lane<Door> {
+        if engine::on_library_thread() { &self.back } else { &self.front }
+    }
+
+    /// The long way.
+    async fn play(
+        self: &Arc<Self>,
+        lock: &FullName,
+        ops: Vec<Op>,
+        via: String,
+    ) -> Result<Vec<Reply>, Error> {
+        let (ledger, name) = (Arc::clone(&self.ledger), lock.clone());
+        let played = self.lane().call(move |conn| {
+            let (ledger, name, ops, via) =
+                (Arc::clone(&ledger), name.clone(), ops.clone(), via.clone());
+            Box::pin(async move { ledger.play(conn, &name, &ops, &via).await })
+        });
+        Ok(self.after(lock, played.await?))
+    }
+
+    /// Moves the deadlines of waiters of one lock, if nothing else is to be done.
+    async fn beat(
+        &self,
+        lock: &FullName,
+        beats: Vec<(ReqId, Duration)>,
+    ) -> Result<Option<Vec<Pulse>>, Error> {
+        let (ledger, name) = (Arc::clone(&self.ledger), lock.clone());
+        let beaten = self.lane().call(move |conn| {
+            let (ledger, name, beats) = (Arc::clone(&ledger), name.clone(), beats.clone());
+            Box::pin(async move {
+                loop {
+                    match ledger.beat(conn, &name, &beats).await {
+                        Ok(pulses) => return Ok(pulses),
+                        Err(fault) => ledger.undo(conn, fault).await?,
+                    }
+                }
+            })
+        });
+        beaten.await
+    }
+
+    /// Tells our own, and takes back the promotions of those who do not hear.
+    fn after(self: &Arc<Self>, lock: &FullName, played: Played) -> Vec<Reply> {
+        tell(&self.ears, lock, played.ours);
+        if !played.unheard.is_empty() {
+            let (inner, lock) = (Arc::clone(self), lock.clone());
+            let back = |req| Op::Withdraw { req, gone: false };
+            let ops: Vec<Op> = played.unheard.into_iter().map(back).collect();
+            engine::spawn(async move {
+                if let Err(e) = Box::pin(inner.play(&lock, ops, String::new())).await {
+                    // It passes on by itself when the claim is over.
+                    tracing::debug!(%lock, error = %e, "a promotion was not taken back");
+                }
+            });
+        }
+        played.replies
+    }
+
+    /// The short way; `None` when it is not the usual case.
+    async fn take(&self, ask: &Ask, claim: &Claim) -> Result<Option<Reply>, Error> {
+        if !fast::fits(claim) || lock(&self.waiting).contains(&ask.req) {
+            return Ok(None);
+        }
+        let (fast, name, claim) = (Arc::clone(&self.fast), ask.lock.clone(), claim.clone());
+        let taken = self.lane().call(move |conn| {
+            let (fast, name, claim) = (Arc::clone(&fast), name.clone(), claim.clone());
+            Box::pin(async move { fast.acquire(conn, &name, &claim).await })
+        });
+        taken.await
+    }
+
+    async fn acquire(self: &Arc<Self>, ask: &Ask, wait: Option<Duration>) -> Result<Reply, Error> {
+        let session = self.ledger.session.as_str();
+        let claim = Claim::of(ask, session);
+        self.bell.start();
+        if let Some(reply) = self.take(ask, &claim).await? {
+            return Ok(reply);
+        }
+        // Only who will be called up stands in line with an address.
+        let called = wait.is_none() || (self.bell.listens().await && self.lives().await);
+        if !called {
+            self.called.store(false, Ordering::Relaxed);
+        }
+        let via = if called { session.to_owned() } else { String::new() };
+        let claim = Claim { via: via.clone(), ..claim };
+        let op = Op::Acquire { claim, wait };
+        let reply = only(self.play(&ask.lock, vec![op], via).await?)?;
+        let mut waiting = lock(&self.waiting);
+        match reply {
+            Reply::Waiting { .. } => drop(waiting.insert(ask.req)),
+            _ => drop(waiting.remove(&ask.req)),
+        }
+        Ok(reply)
+    }
+
+    /// Sees to it that the connection by which others know that we live is there.
+    async fn lives(&self) -> bool {
+        if lock(&self.waiting).is_empty() {
+            return self.back.call(|_| Box::pin(async { Ok(()) })).await.is_ok();
+        }
+        true
+    }
+}
+
+impl Store for Mysql {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        Arc::new(Leased::new(self))
+    }
+}
+
+impl LeaseStore for Mysql {
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn site(&self) -> &str {
+        &self.site
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn ends_in_time(&self) -> bool {
+        true
+    }
+
+    /// Not while there is no doorbell.
+    fn calls_up(&self) -> bool {
+        self.inner.bell.is_heard()
+    }
+
+    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
+        let told = self.told("acquire", &ask.lock);
+        // One connection serves them in turn: what is not yet its turn need not be made ready.
+        let _room = self.inner.room.acquire().await;
+        let reply = Box::pin(self.inner.acquire(ask, wait_lease)).await.map_err(&told)?;
+        answer::acquired(reply).map_err(told)
+    }
+
+    /// One transaction for each lock that is waited for.
+    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
+        let inner = &self.inner;
+        let told = |e: Error| e.during("heartbeat").store(&self.site);
+        let called = inner.bell.listens().await;
+        let via = if called { inner.ledger.session.clone() } else { String::new() };
+        // Only where nobody's address has changed since it was last told.
+        let steady = called && inner.called.swap(called, Ordering::Relaxed);
+        let mut order: Vec<usize> = (0..waiting.len()).collect();
+        order.sort_by(|a, b| waiting[*a].0.lock.cmp(&waiting[*b].0.lock));
+        let mut pulses = vec![Pulse::Unknown; waiting.len()];
+        for same in order.chunk_by(|a, b| waiting[*a].0.lock == waiting[*b].0.lock) {
+            let name = &waiting[same[0]].0.lock;
+            for some in same.chunks(BATCH) {
+                if steady {
+                    let beats = some.iter().map(|i| (waiting[*i].0.req, waiting[*i].1)).collect();
+                    if let Some(felt) = inner.beat(name, beats).await.map_err(told)? {
+                        some.iter().zip(felt).for_each(|(i, pulse)| pulses[*i] = pulse);
+                        continue;
+                    }
+                }
+                let beat =
+                    |i: &usize| Op::Heartbeat { req: waiting[*i].0.req, wait: waiting[*i].1 };
+                let ops = some.iter().map(beat).collect();
+                let replies = inner.play(name, ops, via.clone()).await.map_err(told)?;
+                for (i, reply) in some.iter().zip(replies) {
+                    pulses[*i] = answer::pulsed(reply).map_err(told)?;
+                }
+            }
+        }
+        Ok(pulses)
+    }
+
+    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        let mut renewals = Vec::with_capacity(due.len());
+        for some in due.chunks(BATCH) {
+            let fast = Arc::clone(&self.inner.fast);
+            let all: Vec<_> = some.iter().map(|d| (d.key.lock.clone(), d.key.req, d.ttl)).collect();
+            let renewed = self.inner.lane().call(move |conn| {
+                let (fast, all) = (Arc::clone(&fast), all.clone());
+                Box::pin(async move { fast.renew(conn, &all).await })
+            });
+            let renewed = match renewed.await {
+                Ok(renewed) => renewed,
+                Err(e) => {
+                    let unknown =
+                        |d: &Due| Renewal::Unknown(self.told("renew", &d.key.lock)(e.clone()));
+                    renewals.extend(some.iter().map(unknown));
+                    continue;
+                }
+            };
+            for (d, reply) in some.iter().zip(renewed) {
+                let reply = match reply {
+                    Err(e) => Err(self.told("renew", &d.key.lock)(e)),
+                    Ok(Some(reply)) => Ok(reply),
+                    Ok(None) => {
+                        let op = Op::Renew { req: d.key.req, ttl: d.ttl };
+                        self.one("renew", &d.key.lock, op).await
+                    }
+                };
+                renewals.push(answer::renewed(reply));
+            }
+        }
+        self.inner.sweep.step(&self.inner.back, &self.inner.ledger.tables, &self.clock);
+        renewals
+    }
+
+    /// The requeued request joins by its own acquire.
+    async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
+        let inner = &self.inner;
+        let (fast, mine) = (Arc::clone(&inner.fast), key.clone());
+        let freed = inner.lane().call(move |conn| {
+            let (fast, mine) = (Arc::clone(&fast), mine.clone());
+            Box::pin(async move { fast.release(conn, &mine).await })
+        });
+        let freed = freed.await.map_err(self.told("release", &key.lock))?;
+        inner.sweep.step(&inner.back, &inner.ledger.tables, &self.clock);
+        if freed {
+            return Ok(Released::Released);
+        }
+        answer::released(self.one("release", &key.lock, Op::Release { req: key.req }).await?)
+    }
+
+    async fn cancel(&self, key: &Key) -> Result<(), Error> {
+        self.one("cancel", &key.lock, Op::Cancel { req: key.req }).await?;
+        lock(&self.inner.waiting).remove(&key.req);
+        Ok(())
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        let (tables, query) = (self.inner.ledger.tables.clone(), query.clone());
+        let seen = self.inner.lane().call(move |conn| {
+            let (tables, query) = (tables.clone(), query.clone());
+            Box::pin(async move { look::inspect(conn, &tables, &query).await })
+        });
+        seen.await.map_err(|e| e.during("inspect").store(&self.site))
+    }
+
+    async fn force(
+        &self,
+        lock: &FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        answer::forced(self.one("force", lock, Op::Force { token, how }).await?)
+    }
+
+    fn listen(&self, ears: Ears) {
+        let _ = self.inner.ears.set(ears);
+    }
+
+    async fn close(&self) {
+        if self.inner.bell.close() {
+            // Or its connection sleeps on for as long as the server does not miss us.
+            let session = self.inner.ledger.session.clone();
+            let ended = self.inner.front.call(move |conn| {
+                let sql = unhang(&session);
+                Box::pin(async move { run(conn, sql).await.map(drop).map_err(calling) })
+            });
+            let _ = ended.await;
+        }
+        self.inner.front.close().await;
+        self.inner.back.close().await;
+    }
+}
+
+impl Drop for Mysql {
+    /// Takes effect at once: the doorbell ends, the other connections after what is under way.
+    fn drop(&mut self) {
+        self.inner.bell.close();
+    }
+}

@@ -1,0 +1,39 @@
+//! Tokens for locks that are kept elsewhere: the lock's row counts them, in a commit of its own.
+//!
+//! A row lock's transaction may be rolled back, and its token with it if it were written there.
+
+use distlock_core::state::Claim;
+use distlock_core::{Error, FullName, Kind, Token};
+use distlock_sql::Trouble;
+use sqlx::MySqlConnection;
+
+use crate::schema::Tables;
+use crate::sql::{NOW, at, hex, run};
+use crate::trouble::calling;
+
+/// A new token for a lock, and who holds it written down for others to see.
+pub(crate) async fn next(
+    conn: &mut MySqlConnection,
+    tables: &Tables,
+    lock: &FullName,
+    claim: &Claim,
+    holder: u64,
+) -> Result<Token, Trouble> {
+    let Tables { lock: table, meta, held, .. } = tables;
+    let (space, name) = (hex(lock.space.as_str()), hex(lock.name.as_str()));
+    let text = serde_json::to_vec(claim)
+        .map_err(|e| Trouble::answered(Error::new(Kind::Store, "no claim").because(e)))?;
+    let sql = format!(
+        "INSERT IGNORE INTO {table} (space, name, hi) \
+         SELECT {space}, {name}, floor FROM {meta} WHERE one=1 LOCK IN SHARE MODE; \
+         UPDATE {table} SET ver=ver+1, hi=LAST_INSERT_ID(GREATEST(hi+1,{NOW})) WHERE {}; \
+         REPLACE INTO {held} (space, name, req, token, granted, conn, claim) \
+         VALUES ({space}, {name}, {}, LAST_INSERT_ID(), {NOW}, {holder}, {})",
+        at(lock),
+        hex(claim.req.as_bytes()),
+        hex(text)
+    );
+    let given = run(conn, sql).await.map_err(calling)?;
+    let token = given.get(1).map_or(0, |g| g.done.last_insert_id());
+    Token::new(token).map_err(Trouble::answered)
+}

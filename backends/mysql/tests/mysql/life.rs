@@ -1,0 +1,258 @@
+//! Connections that end, clocks that are wrong, addresses that change.
+
+use std::time::Duration;
+
+use distlock_core::Clock;
+use distlock_core::seam::Force;
+use distlock_testkit::servers::{Mariadb, WallClock};
+
+use crate::kit::{
+    BOTH, LONG, Named, ask, client, connections, give_back, line_of, ms, run, soon, start, take,
+    task, until,
+};
+
+pub(crate) const TRIALS: &[Named] = &[
+    ("s35_connections_that_are_idle_too_long_or_killed_cost_no_lock", s35_killed),
+    ("s36_a_clock_five_minutes_off_changes_nothing", s36_clock),
+    ("a_server_clock_that_is_stepped_back_never_lowers_a_token", stepped),
+    ("a_killed_doorbell_is_hung_again_and_waiters_are_served", bell),
+    ("a_waiter_whose_process_is_gone_is_passed_over_at_once", gone),
+    ("a_revoked_holder_is_told_by_the_bell", revoked),
+    ("a_line_without_doorbells_moves_on", no_bells),
+    ("a_row_that_somebody_keeps_locked_costs_no_other_lock", kept_row),
+    ("a_closed_store_leaves_no_connection", closed),
+];
+
+fn s35_killed() {
+    run(async {
+        let server = start(Mariadb::new().arg("wait-timeout", "2")).await;
+        for query in BOTH {
+            let locks = client(&server, query).await;
+            let held = take(&locks, "a", LONG).await;
+            // The doorbell is never idle: it sleeps in a statement.
+            until("the server ends what is idle", async || connections(&server).len() <= 1).await;
+            assert!(held.check().is_ok());
+            assert!(locks.lock("a").try_acquire().await.unwrap().is_err());
+            for id in connections(&server) {
+                ask(&server, &format!("KILL {id}"));
+            }
+            give_back(held).await;
+            give_back(take(&locks, "a", LONG).await).await;
+        }
+    });
+}
+
+/// The clients' wall clock and the server's are five minutes apart, either way.
+fn s36_clock() {
+    run(async {
+        for back in [false, true] {
+            let clock = WallClock::new().unwrap();
+            let server = start(Mariadb::new().clock(&clock)).await;
+            let five = Duration::from_secs(300);
+            if back {
+                clock.back(five);
+            } else {
+                clock.forward(five);
+            }
+            for query in BOTH {
+                let (one, other) = (client(&server, query).await, client(&server, query).await);
+                let held = take(&one, "a", ms(4000)).await;
+                assert!(held.remaining() <= ms(4000) && held.remaining() > ms(1));
+                let lock = other.lock("a").ttl(ms(4000));
+                let waiting = task(async move { lock.acquire().await });
+                line_of(&one, "a", 1).await;
+                // Kept by renewal for longer than its TTL, and not a moment in others' hands.
+                Clock::system().sleep(ms(5000)).await;
+                assert!(held.check().is_ok() && !waiting.is_finished());
+                let token = held.token();
+                give_back(held).await;
+                let turn = soon("its turn", waiting).await.unwrap().unwrap();
+                assert!(turn.token() > token);
+                // One that nobody keeps is over with its TTL, on the server's clock.
+                let ticket = turn.detach().unwrap();
+                let next = soon("its end", one.lock("a").ttl(ms(4000)).acquire()).await.unwrap();
+                assert!(next.token() > ticket.token);
+                give_back(next).await;
+            }
+        }
+    });
+}
+
+fn stepped() {
+    run(async {
+        let clock = WallClock::new().unwrap();
+        let server = start(Mariadb::new().clock(&clock)).await;
+        for query in BOTH {
+            let locks = client(&server, query).await;
+            let mut last = None;
+            for _ in 0..5 {
+                let held = take(&locks, "a", LONG).await;
+                assert!(Some(held.token()) > last, "{:?} after {last:?}", held.token());
+                last = Some(held.token());
+                give_back(held).await;
+                clock.back(Duration::from_secs(60));
+            }
+        }
+    });
+}
+
+fn bell() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let (one, other) = (client(&server, "").await, client(&server, "").await);
+        for round in 0..3 {
+            let held = take(&one, "a", LONG).await;
+            let lock = other.lock("a").ttl(ms(60_000));
+            let waiting = task(async move { lock.acquire().await });
+            line_of(&one, "a", 1).await;
+            let sleeping = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE '%SLEEP(%' \
+                            AND ID <> CONNECTION_ID()";
+            until("a doorbell", async || !ask(&server, sleeping).is_empty()).await;
+            for id in ask(&server, sleeping).lines() {
+                ask(&server, &format!("KILL {id}"));
+            }
+            if round == 1 {
+                until("it is hung again", async || !ask(&server, sleeping).is_empty()).await;
+            }
+            give_back(held).await;
+            give_back(soon("its turn", waiting).await.unwrap().unwrap()).await;
+        }
+    });
+}
+
+/// Two dead and one alive in line: the dead are passed over without waiting for their claims.
+fn gone() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let one = client(&server, "").await;
+        let held = take(&one, "a", LONG).await;
+        let mut dead = Vec::new();
+        for n in 0..2 {
+            let url = crate::kit::url(server.addr(), "");
+            dead.push(crate::child::Child::start("wait", &url));
+            line_of(&one, "a", n + 1).await;
+        }
+        let other = client(&server, "").await;
+        let lock = other.lock("a").ttl(ms(60_000));
+        let waiting = task(async move { lock.acquire().await });
+        line_of(&one, "a", 3).await;
+        drop(dead);
+        let alive = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND = 'Sleep'";
+        let before = ask(&server, alive);
+        assert!(!before.is_empty());
+        give_back(held).await;
+        let turn = soon("its turn", waiting).await.unwrap().unwrap();
+        // They keep their places: a process that does not hear may only be slow.
+        let seen = one.show("a").await.unwrap().unwrap();
+        assert_eq!((seen.holds.len(), seen.holds[0].holder.token), (1, turn.token()));
+        give_back(turn).await;
+    });
+}
+
+fn revoked() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let (one, other) = (client(&server, "").await, client(&server, "").await);
+        let held = take(&one, "a", LONG).await;
+        // Renewed in minutes only: what tells it sooner is the bell.
+        let sleeping = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%SLEEP(%' \
+                        AND ID <> CONNECTION_ID()";
+        until("a doorbell", async || ask(&server, sleeping) != "0").await;
+        other.force("a", None, Force::Revoke).await.unwrap();
+        soon("it is told", held.lost()).await;
+    });
+}
+
+/// Five processes whose doorbells cannot be had: somebody else has taken their names and may not be
+/// killed. Each has its turn four times. Each turn is found by looking, not by the heartbeat, which would take seconds.
+fn no_bells() {
+    run(async {
+        let server = start(Mariadb::new().user("app", "pw", "ALL")).await;
+        let url = format!("mysql://app:pw@{}/{}", server.addr(), Mariadb::DATABASE);
+        let first = crate::kit::connect(&url).await.unwrap();
+        ask(&server, "REVOKE SUPER, CONNECTION ADMIN ON *.* FROM 'app'@'%'");
+        let mut thieves = Vec::new();
+        let mut waiting = Vec::new();
+        let held = take(&first, "a", LONG).await;
+        for n in 1..=5 {
+            let locks = crate::kit::connect(&url).await.unwrap();
+            let other = format!("other {n}");
+            give_back(take(&locks, &other, LONG).await).await;
+            let held = take(&locks, &other, LONG).await;
+            let via = format!(
+                "SELECT JSON_VALUE(CONVERT(claim USING utf8mb4), '$.via') FROM distlock_lock \
+                 WHERE name = '{other}'"
+            );
+            let sign = format!("dl:b:{}", ask(&server, &via).trim());
+            let bell = format!("SELECT IFNULL(IS_USED_LOCK('{sign}'), 0)");
+            until("a doorbell", async || ask(&server, &bell).trim() != "0").await;
+            let to = format!("mysql://root@{}/{}", server.addr(), Mariadb::DATABASE);
+            let mut thief =
+                <sqlx::MySqlConnection as sqlx::Connection>::connect(&to).await.unwrap();
+            let id = ask(&server, &bell);
+            let steal = format!("SELECT GET_LOCK('{sign}', 20)");
+            let stolen = task(async move {
+                let got = sqlx::raw_sql(sqlx::AssertSqlSafe(steal)).execute(&mut thief).await;
+                (got.map(drop), thief)
+            });
+            let wants = "SELECT COUNT(*) FROM information_schema.PROCESSLIST \
+                         WHERE INFO LIKE 'SELECT GET_LOCK(%, 20)'";
+            until("the thief waits", async || ask(&server, wants).trim() != "0").await;
+            ask(&server, &format!("KILL {}", id.trim()));
+            let (got, thief) = soon("the name is taken", stolen).await.unwrap();
+            got.unwrap();
+            thieves.push(thief);
+            give_back(held).await;
+            let lock = locks.lock("a").ttl(LONG);
+            waiting.push(task(async move {
+                for _ in 0..4 {
+                    give_back(lock.clone().acquire().await.unwrap()).await;
+                }
+            }));
+            line_of(&first, "a", n).await;
+        }
+        let began = Clock::system().now();
+        give_back(held).await;
+        for one in waiting {
+            soon("its turn", one).await.unwrap();
+        }
+        let took = Clock::system().now().since(began);
+        assert!(took < ms(10_000), "twenty turns took {took:?}");
+    });
+}
+
+/// Somebody's transaction keeps the row of one lock: others of the same process are renewed.
+fn kept_row() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let locks = client(&server, "").await;
+        let held: Vec<_> = [
+            take(&locks, "a", ms(10_000)).await,
+            take(&locks, "b", ms(10_000)).await,
+            take(&locks, "c", ms(10_000)).await,
+        ]
+        .into();
+        let to = crate::kit::url(server.addr(), "");
+        let mut other = <sqlx::MySqlConnection as sqlx::Connection>::connect(&to).await.unwrap();
+        let keep = "START TRANSACTION; \
+                    SELECT * FROM distlock_lock WHERE space = '' AND name = 'b' FOR UPDATE";
+        sqlx::raw_sql(keep).execute(&mut other).await.unwrap();
+        Clock::system().sleep(ms(15_000)).await;
+        assert!(held[1].check().is_err(), "nobody could renew it");
+        assert!(held[0].check().is_ok() && held[2].check().is_ok());
+    });
+}
+
+fn closed() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let locks = client(&server, "").await;
+        let held = take(&locks, "a", LONG).await;
+        until("a doorbell", async || connections(&server).len() >= 2).await;
+        give_back(held).await;
+        locks.close().await;
+        let gone = until("nothing is left", async || connections(&server).is_empty());
+        let (took, ()) = crate::kit::timed(gone).await;
+        assert!(took < ms(3000), "a doorbell slept on for {took:?}");
+    });
+}

@@ -1,0 +1,92 @@
+//! Row locks: on connections of their own, and in a caller's transaction.
+
+use distlock_core::Kind;
+use distlock_mysql::with_row_lock;
+use distlock_testkit::servers::{Mariadb, Server};
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
+
+use crate::kit::{
+    LONG, Named, ask, client, give_back, ms, run, soon, start, take, task, timed, until, url,
+};
+
+pub(crate) const TRIALS: &[Named] = &[
+    ("a_lock_in_a_transaction_ends_with_it_and_keeps_others_out", in_transaction),
+    ("a_rolled_back_first_use_is_no_deadlock_for_those_who_wait", first_use),
+    ("patience_for_a_row_is_kept", patience),
+];
+
+const QUERY: &str = "algorithm=row-lock";
+
+/// A transaction of somebody's own.
+async fn begin(server: &Server) -> MySqlConnection {
+    let mut conn = MySqlConnection::connect(&url(server.addr(), "")).await.unwrap();
+    say(&mut conn, "SET SESSION innodb_lock_wait_timeout=1; START TRANSACTION").await;
+    conn
+}
+
+async fn say(conn: &mut MySqlConnection, sql: &str) {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(conn).await.unwrap();
+}
+
+fn in_transaction() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let locks = client(&server, QUERY).await;
+        let mut tx = begin(&server).await;
+        with_row_lock(&mut tx, "distlock_", "a").await.unwrap();
+        with_row_lock(&mut tx, "distlock_", "a").await.unwrap();
+        assert!(locks.lock("a").try_acquire().await.unwrap().is_err());
+        say(&mut tx, "ROLLBACK").await;
+        let held = take(&locks, "a", LONG).await;
+        say(&mut tx, "START TRANSACTION").await;
+        let e = soon("an answer", with_row_lock(&mut tx, "distlock_", "a")).await.unwrap_err();
+        assert!(e.is_transient() && e.hint().is_some(), "{e:?}");
+        say(&mut tx, "ROLLBACK; START TRANSACTION").await;
+        give_back(held).await;
+        with_row_lock(&mut tx, "distlock_", "a").await.unwrap();
+        say(&mut tx, "COMMIT").await;
+        give_back(take(&locks, "a", LONG).await).await;
+        let e = with_row_lock(&mut tx, "x`", "a").await.unwrap_err();
+        assert_eq!(e.kind(), Kind::Usage);
+    });
+}
+
+/// The row is made in a transaction that is undone while others wait for it.
+fn first_use() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let locks = client(&server, QUERY).await;
+        for n in 0..5 {
+            let name = format!("new {n}");
+            let mut tx = begin(&server).await;
+            with_row_lock(&mut tx, "distlock_", &name).await.unwrap();
+            let mut waiting = Vec::new();
+            for _ in 0..4 {
+                let lock = locks.lock(&name).ttl(LONG);
+                waiting.push(task(async move { give_back(lock.acquire().await.unwrap()).await }));
+            }
+            until("they wait", async || {
+                let list = "SELECT COUNT(*) FROM information_schema.PROCESSLIST \
+                            WHERE INFO LIKE 'INSERT IGNORE%' OR INFO LIKE '%FOR UPDATE'";
+                ask(&server, list).trim() == "4"
+            })
+            .await;
+            say(&mut tx, "ROLLBACK").await;
+            for one in waiting {
+                soon("its turn", one).await.unwrap();
+            }
+        }
+    });
+}
+
+fn patience() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let (one, other) = (client(&server, QUERY).await, client(&server, QUERY).await);
+        let held = take(&one, "a", LONG).await;
+        let (took, answer) = timed(other.lock("a").try_acquire_for(ms(100))).await;
+        assert!(answer.unwrap().is_err());
+        assert!(took < ms(900), "patience of 100 ms took {took:?}");
+        give_back(held).await;
+    });
+}

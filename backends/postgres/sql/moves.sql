@@ -1,0 +1,373 @@
+-- The moves, one call each: the row is locked, then the clock is read, then the rules decide.
+
+-- Asks, asks again, confirms a promotion, or polls. p_wait is how long the request may be silent in
+-- line; without it, it does not stand in line. Answers by kind:
+--   1 granted:  a token, b block, c left, d waiters, e floor
+--   2 in line, 3 busy:  a ahead, b left; and of the holder c token, d age, e left, owner and label
+--   4 refused:  a 0 and b permits, or a 1 and b mode
+--   5 ended before:  a how
+CREATE OR REPLACE FUNCTION distlock.acquire(
+  p_space text, p_name text, p_req bytea, p_owner text, p_mode int, p_ttl bigint, p_min bigint,
+  p_delay bigint, p_label text, p_block bigint, p_via text, p_wait bigint,
+  OUT kind int, OUT a bigint, OUT b bigint, OUT c bigint, OUT d bigint, OUT e bigint,
+  OUT owner text, OUT label text)
+LANGUAGE plpgsql AS $$
+DECLARE
+  l distlock.lock;
+  n bigint := distlock.now_us();
+  h distlock.hold;
+  r record;
+  stirred boolean := false;
+  in_line boolean := false;
+  mine int;
+  place bigint;
+BEGIN
+  -- The usual case first, in one statement: nobody holds, nobody waits, nothing forbids it. The
+  -- clock was read before the row was had, so it is early if it is wrong: whatever ends, ends later
+  -- than it says. Only a min_hold would be cut short by that.
+  IF p_min = 0 AND p_block = 1 THEN
+    UPDATE distlock.lock k SET
+      hi = greatest(k.hi + 1, n),
+      kept_until = CASE WHEN k.kept_until >= greatest(k.hi + 1, n + p_ttl) + 86400000000 THEN k.kept_until
+        ELSE greatest(k.hi + 1, n + p_ttl) + 90000000000 END,
+      holds = ARRAY[ROW(p_req, p_owner, p_mode, p_ttl, p_min, p_delay, p_label, p_block, p_via,
+        greatest(k.hi + 1, n), 1, n + p_ttl, n, 0, 0, 0)::distlock.hold]
+    WHERE k.space = p_space AND k.name = p_name AND k.holds = '{}' AND k.queued = 0
+      AND k.delay_until <= n AND k.stones <= n AND p_req <> ALL (k.released)
+    RETURNING k.hi INTO a;
+    IF FOUND THEN
+      kind := 1;
+      b := 1;
+      c := p_ttl;
+      d := 0;
+      e := a;
+      RETURN;
+    END IF;
+  END IF;
+
+  l := distlock.start(p_space, p_name);
+  n := distlock.now_us();
+  IF cardinality(l.holds) > 0 OR l.queued > 0 OR l.delay_until > 0 THEN
+    r := distlock.drop_ended(l, n);
+    l := r.l;
+    stirred := r.stirred;
+  END IF;
+  IF p_wait IS NOT NULL AND (cardinality(l.holds) > 0 OR l.queued > 0) THEN
+    r := distlock.hear(l, p_req, p_wait, p_via, n);
+    l := r.l;
+    in_line := r.in_line;
+    stirred := stirred OR r.woke;
+  END IF;
+  IF stirred THEN l := distlock.promote(l, n, p_req); END IF;
+
+  <<decide>>
+  BEGIN
+    SELECT t.how INTO a FROM distlock.ended(l, p_req, n) t;
+    IF a IS NOT NULL THEN
+      kind := 5;
+      EXIT decide;
+    END IF;
+    FOR i IN 1 .. cardinality(l.holds) LOOP
+      h := l.holds[i];
+      CONTINUE WHEN h.req <> p_req;
+      IF h.phase >= 2 THEN
+        kind := 5;
+        a := h.phase - 2;
+        EXIT decide;
+      END IF;
+      IF h.phase = 1 THEN
+        h.phase := 0;
+        h.granted := n;
+        h.expires := n + p_ttl;
+        h.since := 0;
+        h.deadline := 0;
+        l.holds[i] := h;
+        -- Others of the same owner may enter now that it is held for certain.
+        l := distlock.promote(l, n, p_req);
+      END IF;
+      kind := 1;
+      EXIT decide;
+    END LOOP;
+
+    -- What can never be granted as it stands.
+    FOREACH h IN ARRAY l.holds LOOP
+      IF kind IS NULL AND p_mode > 0 AND h.mode > 0 AND h.mode <> p_mode THEN
+        kind := 4;
+        a := 0;
+        b := h.mode;
+      END IF;
+      IF mine IS NULL AND h.phase = 0 AND h.owner = p_owner THEN mine := h.mode; END IF;
+    END LOOP;
+    IF kind IS NULL AND p_mode > 0 AND l.queued > 0 THEN
+      -- All who wait for permits wait for the same number of them.
+      SELECT w.mode INTO b FROM distlock.waiter w
+        WHERE w.lock = l.id AND w.mode > 0 AND w.mode <> p_mode LIMIT 1;
+      IF FOUND THEN
+        kind := 4;
+        a := 0;
+      END IF;
+    END IF;
+    IF kind IS NULL AND mine <> p_mode THEN
+      kind := 4;
+      a := 1;
+      b := mine;
+    END IF;
+    IF kind = 4 THEN
+      r := distlock.quit_line(l, p_req);
+      l := r.l;
+      IF r.was THEN l := distlock.promote(l, n, p_req); END IF;
+      EXIT decide;
+    END IF;
+
+    IF mine = p_mode OR (l.delay_until <= n AND l.queued = l.deaf AND distlock.fits(l.holds, p_mode)) THEN
+      r := distlock.quit_line(l, p_req);
+      l := r.l;
+      h := ROW(p_req, p_owner, p_mode, p_ttl, p_min, p_delay, p_label, p_block, p_via,
+        0, 0, 0, 0, 0, 0, 0)::distlock.hold;
+      l := distlock.grant_to(l, h, 0, n + p_ttl, n);
+      h := l.holds[cardinality(l.holds)];
+      kind := 1;
+      EXIT decide;
+    END IF;
+
+    IF p_wait IS NULL THEN
+      r := distlock.quit_line(l, p_req);
+      l := r.l;
+      IF r.was THEN l := distlock.promote(l, n, p_req); END IF;
+      kind := 3;
+      place := l.queued;
+    ELSE
+      kind := 2;
+      IF in_line THEN
+        place := distlock.ahead(l, p_req);
+      ELSE
+        place := l.queued;
+        IF l.queued = 0 THEN
+          FOREACH h IN ARRAY l.holds LOOP PERFORM distlock.tell(h.via, 'c', h.req, l); END LOOP;
+        END IF;
+        h := ROW(p_req, p_owner, p_mode, p_ttl, p_min, p_delay, p_label, p_block, p_via,
+          0, 0, 0, 0, 1, n, n + p_wait)::distlock.hold;
+        -- Behind everybody in line and everybody who may be put back there.
+        IF l.latest >= n THEN
+          SELECT max(w.since) INTO h.since FROM distlock.waiter w WHERE w.lock = l.id;
+          h.since := greatest(n, h.since + 1,
+            (SELECT max(o.since) + 1 FROM unnest(l.holds) o WHERE o.phase = 1));
+        END IF;
+        l := distlock.join_line(l, h, false);
+      END IF;
+    END IF;
+    a := place;
+    b := distlock.time_left(l, p_mode, n);
+    IF cardinality(l.holds) > 0 THEN
+      h := l.holds[1];
+      c := h.token;
+      d := greatest(0, n - h.granted);
+      e := greatest(0, h.expires - n);
+      owner := h.owner;
+      label := h.label;
+    END IF;
+  END;
+
+  IF kind = 1 THEN
+    a := h.token;
+    b := h.block;
+    c := greatest(0, h.expires - n);
+    d := l.queued;
+    e := h.token;
+    IF cardinality(l.holds) > 1 THEN
+      SELECT min(o.token) INTO e FROM unnest(l.holds) o;
+    END IF;
+  END IF;
+  PERFORM distlock.finish(l, n);
+END $$;
+
+-- Says that waiters are alive: one row for each, in order. State 0 in line (with how many ahead and
+-- when something could change by itself), 1 its turn, 2 not known. Waiters of one lock stand
+-- together, and locks in the order of their names, so that two calls never wait for each other.
+CREATE OR REPLACE FUNCTION distlock.heartbeat(
+  p_spaces text[], p_names text[], p_reqs bytea[], p_waits bigint[], p_via text,
+  OUT state int, OUT ahead bigint, OUT time_left bigint)
+RETURNS SETOF record LANGUAGE plpgsql AS $$
+DECLARE
+  l distlock.lock;
+  n bigint;
+  h distlock.hold;
+  r record;
+  stirred boolean;
+BEGIN
+  FOR i IN 1 .. cardinality(p_reqs) LOOP
+    IF i = 1 OR p_spaces[i] <> p_spaces[i - 1] OR p_names[i] <> p_names[i - 1] THEN
+      IF i > 1 THEN PERFORM distlock.finish(l, n); END IF;
+      l := distlock.start(p_spaces[i], p_names[i]);
+      n := distlock.now_us();
+      r := distlock.drop_ended(l, n);
+      l := r.l;
+      stirred := r.stirred;
+    END IF;
+    r := distlock.hear(l, p_reqs[i], p_waits[i], p_via, n);
+    l := r.l;
+    IF stirred OR r.woke THEN l := distlock.promote(l, n, p_reqs[i]); END IF;
+    stirred := false;
+    state := 2;
+    ahead := NULL;
+    time_left := NULL;
+    FOREACH h IN ARRAY l.holds LOOP
+      IF h.req = p_reqs[i] AND h.phase < 2 THEN state := 1; END IF;
+    END LOOP;
+    IF state = 2 AND r.in_line THEN
+      state := 0;
+      ahead := distlock.ahead(l, p_reqs[i]);
+      time_left := distlock.time_left(l,
+        (SELECT w.mode FROM distlock.waiter w WHERE w.lock = l.id AND w.req = p_reqs[i]), n);
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+  IF cardinality(p_reqs) > 0 THEN PERFORM distlock.finish(l, n); END IF;
+END $$;
+
+-- Extends holds that still live: one row for each, in order; never brings back one that has ended.
+-- What is left and how many wait; or -1 gone, -2 taken away. Locks in the order of their names.
+CREATE OR REPLACE FUNCTION distlock.renew(
+  p_spaces text[], p_names text[], p_reqs bytea[], p_ttls bigint[],
+  OUT time_left bigint, OUT waiters int)
+RETURNS SETOF record LANGUAGE plpgsql AS $$
+DECLARE
+  l distlock.lock;
+  n bigint;
+  h distlock.hold;
+  r record;
+BEGIN
+  FOR i IN 1 .. cardinality(p_reqs) LOOP
+    l := distlock.start(p_spaces[i], p_names[i]);
+    n := distlock.now_us();
+    r := distlock.drop_ended(l, n);
+    l := r.l;
+    IF r.stirred THEN l := distlock.promote(l, n, NULL); END IF;
+    time_left := -1;
+    waiters := 0;
+    FOR k IN 1 .. cardinality(l.holds) LOOP
+      h := l.holds[k];
+      CONTINUE WHEN h.req <> p_reqs[i];
+      IF h.phase = 0 THEN
+        h.expires := greatest(h.expires, n + p_ttls[i]);
+        l.holds[k] := h;
+        time_left := h.expires - n;
+        waiters := l.queued;
+      ELSIF h.phase = 3 THEN
+        time_left := -2;
+      END IF;
+    END LOOP;
+    PERFORM distlock.finish(l, n);
+    RETURN NEXT;
+  END LOOP;
+END $$;
+
+-- Gives a hold back: 1 released, 2 not held any more, 3 taken away before, 4 released and somebody
+-- has been told that it is its turn.
+CREATE OR REPLACE FUNCTION distlock.release(p_space text, p_name text, p_req bytea) RETURNS int
+LANGUAGE plpgsql AS $$
+DECLARE
+  l distlock.lock;
+  n bigint := distlock.now_us();
+  h distlock.hold;
+  r record;
+  at int;
+  till bigint;
+  answer int := 1;
+BEGIN
+  -- The usual case first, in one statement: the one hold is this one, nobody waits, and nothing
+  -- hangs on how late it is.
+  UPDATE distlock.lock k SET holds = '{}',
+    released = k.released[greatest(1, cardinality(k.released) - 6):] || p_req,
+    released_until = k.released_until[greatest(1, cardinality(k.released) - 6):] || n + 60000000
+  WHERE k.space = p_space AND k.name = p_name AND cardinality(k.holds) = 1
+    AND (k.holds[1]).req = p_req AND (k.holds[1]).phase = 0 AND (k.holds[1]).expires > n
+    AND (k.holds[1]).min_hold = 0 AND (k.holds[1]).lock_delay = 0 AND k.queued = 0
+    AND (cardinality(k.released) < 8 OR n < ALL (k.released_until));
+  IF FOUND THEN RETURN 1; END IF;
+
+  l := distlock.start(p_space, p_name);
+  n := distlock.now_us();
+  r := distlock.drop_ended(l, n);
+  l := r.l;
+  IF r.stirred THEN l := distlock.promote(l, n, NULL); END IF;
+  FOR i IN 1 .. cardinality(l.holds) LOOP
+    h := l.holds[i];
+    IF h.req = p_req THEN
+      at := i;
+      EXIT;
+    END IF;
+  END LOOP;
+  IF at IS NULL THEN
+    SELECT t.how INTO answer FROM distlock.ended(l, p_req, n) t;
+    IF answer = 0 THEN
+      answer := 1;
+    ELSE
+      -- Too late, but its holder is done with it: an acquire still under way must not bring it back.
+      l := distlock.undo(l, p_req, n);
+      answer := 2;
+    END IF;
+  ELSIF h.phase <> 2 THEN
+    till := least(h.granted, n) + h.min_hold;
+    IF h.phase = 0 AND till > n THEN
+      h.phase := 2;
+      h.expires := till;
+      l.holds[at] := h;
+      l := distlock.spend(l, p_req, 0, till, n);
+    ELSE
+      IF h.phase = 3 THEN answer := 3; END IF;
+      l.holds := l.holds[:at - 1] || l.holds[at + 1:];
+      l := distlock.spend(l, p_req, 0, n, n);
+      l := distlock.promote(l, n, NULL);
+      IF answer = 1 AND EXISTS (SELECT FROM unnest(l.holds) o WHERE o.phase = 1) THEN answer := 4; END IF;
+    END IF;
+  END IF;
+  PERFORM distlock.finish(l, n);
+  RETURN answer;
+END $$;
+
+-- Undoes a request, whatever became of it, and keeps it from coming back.
+CREATE OR REPLACE FUNCTION distlock.cancel(p_space text, p_name text, p_req bytea) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+  l distlock.lock := distlock.start(p_space, p_name);
+  n bigint := distlock.now_us();
+  r record := distlock.drop_ended(l, n);
+BEGIN
+  l := r.l;
+  IF r.stirred THEN l := distlock.promote(l, n, NULL); END IF;
+  l := distlock.undo(l, p_req, n);
+  PERFORM distlock.finish(l, n);
+END $$;
+
+-- Takes the lock away from its holders, with a token only if it is one of theirs: at once, or with
+-- the end of the lease. Whether there was one.
+CREATE OR REPLACE FUNCTION distlock.force(p_space text, p_name text, p_token bigint, p_now boolean)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  l distlock.lock := distlock.start(p_space, p_name);
+  n bigint := distlock.now_us();
+  r record := distlock.drop_ended(l, n);
+  h distlock.hold;
+  live distlock.hold[] := '{}';
+  taken distlock.hold[] := '{}';
+BEGIN
+  l := r.l;
+  IF r.stirred THEN l := distlock.promote(l, n, NULL); END IF;
+  FOREACH h IN ARRAY l.holds LOOP
+    IF p_token IS NULL OR (p_token >= h.token AND p_token < h.token + h.block) THEN
+      PERFORM distlock.tell(h.via, 'x', h.req, l);
+      -- Nobody believes in a claim or in a hold that was released: those end at once.
+      IF p_now OR h.phase IN (1, 2) THEN h.expires := n; ELSE h.phase := 3; END IF;
+      taken := taken || h;
+    END IF;
+    IF h.expires > n THEN live := live || h; END IF;
+  END LOOP;
+  l.holds := live;
+  FOREACH h IN ARRAY taken LOOP
+    l := distlock.spend(l, h.req, 1, h.expires, n);
+  END LOOP;
+  IF cardinality(taken) > 0 THEN l := distlock.promote(l, n, NULL); END IF;
+  PERFORM distlock.finish(l, n);
+  RETURN cardinality(taken) > 0;
+END $$;

@@ -1,0 +1,13 @@
+//! Calls on a lane.
+
+/// A call on a lane: what it needs of its surroundings, and what it does on a connection. It may be
+/// done twice, so each time has its own.
+macro_rules! call {
+    ($lane:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
+        $lane.call(move |$conn| {
+            $(let $kept = $kept.clone();)*
+            Box::pin(async move { $call.await.map_err($crate::trouble::trouble) })
+        })
+    };
+}
+pub(crate) use call;

@@ -1,0 +1,129 @@
+//! A real server, the functions in held time, and ears on two channels.
+
+use std::time::Duration;
+
+use distlock_core::info::Query;
+use distlock_core::seam::Key;
+use distlock_core::state::{LockState, Reply, Rules};
+use distlock_core::{Clock, FullName};
+use distlock_testkit::differential::{Knows, Play, Subject};
+use distlock_testkit::servers::{Postgres, Server};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+
+use crate::message::{Kind, Message};
+use crate::statements::{Schema, Statements};
+use crate::{look, moves};
+
+/// How long a message may take that was sent.
+const SOON: Duration = Duration::from_secs(20);
+
+const VIAS: [&str; 4] =
+    ["distlock_0000000000000001", "distlock_0000000000000002", "distlock_f00000000000dead", ""];
+
+pub(super) struct Scene {
+    _server: Server,
+    conn: PgConnection,
+    statements: Statements,
+    ears: PgListener,
+}
+
+impl Scene {
+    pub(super) async fn new() -> Self {
+        let server = Postgres::new().start().await.expect("`cargo xtask setup`");
+        let to = PgConnectOptions::new_without_pgpass()
+            .host("127.0.0.1")
+            .port(server.addr().port())
+            .username("postgres")
+            .database("postgres");
+        let mut conn = PgConnection::connect_with(&to).await.unwrap();
+        let schema = Schema::new("distlock").unwrap();
+        for text in [schema.create(), schema.tables(), schema.functions()] {
+            sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut conn).await.unwrap();
+        }
+        let held = "CREATE OR REPLACE FUNCTION distlock.now_us() RETURNS bigint LANGUAGE sql \
+            VOLATILE AS $$ SELECT current_setting('distlock.now')::bigint $$";
+        conn.execute(held).await.unwrap();
+        let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(to);
+        let mut ears = PgListener::connect_with(&pool).await.unwrap();
+        for (channel, key) in [(VIAS[0], 1_i64), (VIAS[1], 2)] {
+            ears.listen(channel).await.unwrap();
+            let alive = sqlx::query("SELECT pg_advisory_lock($1)").bind(key);
+            ears.execute(alive).await.unwrap();
+        }
+        Self { _server: server, conn, statements: Statements::new(&schema), ears }
+    }
+
+    async fn run(&mut self, statements: impl Into<String>) {
+        self.conn.execute(AssertSqlSafe(statements.into())).await.unwrap();
+    }
+}
+
+impl Subject for Scene {
+    const VIAS: [&'static str; 4] = VIAS;
+    const KNOWS: Knows = Knows::Always;
+    const SHOWS_SPENT: bool = false;
+
+    fn rules() -> Rules {
+        // As many as the function `spend` remembers: calls are hardly ever delivered twice.
+        Rules { released_cap: 8, ..Rules::default() }
+    }
+
+    async fn clear(&mut self) -> u64 {
+        for table in ["lock", "waiter", "spent"] {
+            self.run(format!("DELETE FROM distlock.{table}")).await;
+        }
+        Clock::system().wall_micros()
+    }
+
+    async fn play(
+        &mut self,
+        now: u64,
+        _trusted: bool,
+        play: &Play,
+        locks: &[FullName],
+    ) -> (Vec<Reply>, Vec<LockState>) {
+        self.run(format!("SET distlock.now = {now}")).await;
+        let (conn, say) = (&mut self.conn, &self.statements);
+        let replies = match play {
+            Play::Acquire { ask, wait, via } => {
+                moves::acquire(conn, say, ask, *wait, via).await.map(|r| vec![r])
+            }
+            Play::Heartbeat { due, via } => moves::heartbeat(conn, say, due, via).await,
+            Play::Renew { due } => moves::renew(conn, say, due).await,
+            Play::Release { key } => moves::release(conn, say, key).await.map(|(r, _)| vec![r]),
+            Play::Cancel { key } => moves::cancel(conn, say, key).await.map(|r| vec![r]),
+            Play::Force { lock, token, how } => {
+                moves::force(conn, say, lock, *token, *how).await.map(|r| vec![r])
+            }
+        };
+        let mut states = Vec::new();
+        for lock in locks {
+            let seen = look::states(conn, say, &Query::Name(lock.clone()), true).await.unwrap();
+            states.push(seen.into_iter().next().map(|(_, state, _)| state).unwrap_or_default());
+        }
+        (replies.unwrap(), states)
+    }
+
+    async fn heard(&mut self) -> Vec<(u8, Key)> {
+        for channel in &VIAS[..2] {
+            self.run(format!("NOTIFY {channel}, 'end'")).await;
+        }
+        let (mut told, mut ends) = (Vec::new(), 0);
+        while ends < 2 {
+            let next = Clock::system().timeout(SOON, self.ears.recv()).await;
+            match Message::parse(next.expect("a message soon").unwrap().payload()) {
+                Some(Message { kind, key }) => told.push((
+                    match kind {
+                        Kind::Turn => b't',
+                        Kind::Contended => b'c',
+                        Kind::Revoked => b'x',
+                    },
+                    key,
+                )),
+                None => ends += 1,
+            }
+        }
+        told
+    }
+}

@@ -1,0 +1,195 @@
+//! The connection that listens.
+//!
+//! 1. It listens on a channel of a number nobody else has, and at first is told something on another
+//!    connection of ours: what does not arrive would not arrive later either.
+//! 2. It keeps an advisory lock on that number, so that whoever promotes a waiter can see whether it
+//!    would be heard. It runs nothing else: in the session that holds it, that lock looks free.
+//! 3. When it breaks, it is made anew under another number, because the server may not know yet that
+//!    the old one is gone; and everybody asks again, because something may have been missed.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use distlock_core::lease::{Ears, Wake};
+use distlock_core::{Clock, Error, Kind, ReqId, engine};
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Connection, Executor};
+use tokio::sync::watch;
+
+use crate::door::Door;
+use crate::message::Message;
+use crate::trouble::{POOLED, refusal};
+
+/// After so long without a word it is asked whether it is still there.
+const QUIET: Duration = Duration::from_secs(3);
+/// The pause before another try to connect, doubled each time.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// What it is told first.
+const HELLO: &str = "hello";
+
+/// What is known of the listening connection.
+pub(crate) struct Ear {
+    door: Arc<Door>,
+    clock: Clock,
+    bound: Duration,
+    ears: OnceLock<Ears>,
+    via: Mutex<Arc<str>>,
+    closed: watch::Sender<bool>,
+}
+
+impl Ear {
+    /// Connects and listens.
+    ///
+    /// # Errors
+    /// [`Kind::Refused`] behind a pooler that does not keep a session together, and whatever keeps
+    /// a connection from coming about.
+    pub(crate) async fn open(
+        door: Arc<Door>,
+        clock: Clock,
+        bound: Duration,
+    ) -> Result<Arc<Self>, Error> {
+        let (ears, via, closed) = (OnceLock::new(), Mutex::default(), watch::Sender::new(false));
+        let ear = Arc::new(Self { door, clock, bound, ears, via, closed });
+        let (told, first) = tokio::sync::oneshot::channel();
+        // On the library's thread, where the connection is to live.
+        engine::spawn(ear.clone().work(told));
+        let lost = || Err(Error::new(Kind::Closed, "the store was closed"));
+        first.await.unwrap_or_else(|_| lost())?;
+        Ok(ear)
+    }
+
+    /// Where this process can be told something.
+    pub(crate) fn via(&self) -> Arc<str> {
+        self.via.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where wake-ups go.
+    pub(crate) fn listen(&self, ears: Ears) {
+        let _ = self.ears.set(ears);
+    }
+
+    /// Ends it.
+    pub(crate) fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
+    fn tell(&self, wake: Wake) {
+        if let Some(ears) = self.ears.get() {
+            ears(wake);
+        }
+    }
+
+    async fn work(self: Arc<Self>, first: tokio::sync::oneshot::Sender<Result<(), Error>>) {
+        let mut closed = self.closed.subscribe();
+        let over = async move {
+            let _ = closed.wait_for(|closed| *closed).await;
+        };
+        tokio::select! {
+            () = over => {}
+            () = self.serve(first) => {}
+        }
+    }
+
+    async fn serve(&self, first: tokio::sync::oneshot::Sender<Result<(), Error>>) {
+        let mut listener = match self.connect(true).await {
+            Ok(listener) => {
+                let _ = first.send(Ok(()));
+                listener
+            }
+            Err(e) => {
+                let _ = first.send(Err(e));
+                return;
+            }
+        };
+        loop {
+            self.hear(&mut listener).await;
+            let mut pause = PAUSE.0;
+            listener = loop {
+                match self.connect(false).await {
+                    Ok(listener) => break listener,
+                    Err(e) => tracing::debug!(error = %e, "nobody listens for wake-ups just now"),
+                }
+                self.clock.sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.1);
+            };
+            self.tell(Wake::Everybody);
+        }
+    }
+
+    /// Passes on what is told until the connection breaks.
+    async fn hear(&self, listener: &mut PgListener) {
+        loop {
+            match self.clock.timeout(QUIET, listener.try_recv()).await {
+                Some(Ok(Some(told))) => {
+                    if let Some(message) = Message::parse(told.payload()) {
+                        self.tell(message.wake());
+                    }
+                }
+                Some(Ok(None) | Err(_)) => return,
+                None => {
+                    // A connection that nobody answers on looks like one where nothing happens.
+                    let there = self.clock.timeout(self.bound, listener.execute("SELECT 1")).await;
+                    if !matches!(there, Some(Ok(_))) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn connect(&self, first: bool) -> Result<PgListener, Error> {
+        let bounded = self.clock.timeout(self.bound, self.connect_once(first)).await;
+        bounded.unwrap_or_else(|| {
+            Err(Error::new(Kind::Unreachable, "the connection that listens does not come about")
+                .with_hint("the database may have as many connections as it takes"))
+        })
+    }
+
+    async fn connect_once(&self, first: bool) -> Result<PgListener, Error> {
+        // The driver listens only on connections of a pool.
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .test_before_acquire(false)
+            .acquire_timeout(self.bound)
+            .connect_lazy_with(self.door.to.clone());
+        let mut listener = PgListener::connect_with(&pool).await.map_err(refusal)?;
+        listener.eager_reconnect(false);
+        let number = u64::from_be_bytes(first_half(ReqId::random()));
+        let channel = format!("distlock_{number:016x}");
+        listener.listen(&channel).await.map_err(refusal)?;
+        if first {
+            self.greet(&mut listener, &channel).await?;
+        }
+        let alive = sqlx::query("SELECT pg_advisory_lock($1)").bind(number.cast_signed());
+        listener.execute(alive).await.map_err(refusal)?;
+        *self.via.lock().unwrap_or_else(PoisonError::into_inner) = channel.into();
+        Ok(listener)
+    }
+
+    /// Sees whether what is told on another connection arrives here. A pooler that hands out
+    /// connections for one transaction gives it to whoever has that connection just then.
+    async fn greet(&self, listener: &mut PgListener, channel: &str) -> Result<(), Error> {
+        let mut caller = self.door.connect().await.map_err(refusal)?;
+        let hello = format!("NOTIFY {channel}, '{HELLO}'");
+        caller.execute(AssertSqlSafe(hello)).await.map_err(refusal)?;
+        let heard = self.clock.timeout(self.bound / 2, listener.try_recv()).await;
+        let _ = caller.close().await;
+        match heard {
+            Some(Ok(Some(told))) if told.payload() == HELLO => Ok(()),
+            Some(Err(e)) => Err(refusal(e)),
+            Some(Ok(_)) | None => {
+                let what = "what is told to this connection does not arrive";
+                Err(Error::new(Kind::Refused, what).with_hint(POOLED))
+            }
+        }
+    }
+}
+
+/// Half of a random number.
+fn first_half(id: ReqId) -> [u8; 8] {
+    let mut half = [0; 8];
+    half.copy_from_slice(&id.as_bytes()[..8]);
+    half
+}

@@ -1,0 +1,91 @@
+//! The tables and functions: there, made, or refused.
+
+use distlock_core::{Error, Kind};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
+
+use crate::statements::{CODE, Schema, TABLES};
+
+/// Whoever makes or changes tables holds this advisory lock, one at a time: "distlock" in numbers.
+const DDL: i64 = 0x6469_7374_6c6f_636b;
+
+/// Asked of the catalogue's tables: what `to_regclass` says may be older than the lock we waited for.
+const SCHEMA_THERE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)";
+const LAYOUT_THERE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c \
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    WHERE n.nspname = $1 AND c.relname = 'layout')";
+
+/// What is there.
+enum There {
+    /// Nothing.
+    Nothing,
+    /// Tables, with functions of this revision.
+    Code(i32),
+}
+
+/// Sees to it that the tables and functions are there. Many processes may do so at once.
+///
+/// # Errors
+/// The driver's, or in the inner result [`Kind::Layout`] for tables of a newer version.
+pub(crate) async fn install(
+    conn: &mut PgConnection,
+    schema: &Schema,
+) -> Result<Result<(), Error>, sqlx::Error> {
+    match look(conn, schema).await? {
+        Ok(There::Code(code)) if code >= CODE => return Ok(Ok(())),
+        Ok(_) => {}
+        Err(e) => return Ok(Err(e)),
+    }
+    conn.execute("BEGIN").await?;
+    let made = make(conn, schema).await;
+    let end = if matches!(made, Ok(Ok(()))) { "COMMIT" } else { "ROLLBACK" };
+    conn.execute(end).await?;
+    made
+}
+
+async fn make(conn: &mut PgConnection, schema: &Schema) -> Result<Result<(), Error>, sqlx::Error> {
+    let wait = sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(DDL);
+    conn.execute(wait).await?;
+    let mut texts = Vec::new();
+    match look(conn, schema).await? {
+        Err(e) => return Ok(Err(e)),
+        Ok(There::Code(code)) if code >= CODE => return Ok(Ok(())),
+        Ok(There::Code(_)) => {}
+        Ok(There::Nothing) => {
+            let there: bool =
+                sqlx::query_scalar(SCHEMA_THERE).bind(schema.name()).fetch_one(&mut *conn).await?;
+            // Somebody who may not create schemas may have been given one.
+            texts.extend((!there).then(|| schema.create()));
+            texts.push(schema.tables());
+        }
+    }
+    texts.extend([schema.functions(), schema.mark()]);
+    for text in texts {
+        sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *conn).await?;
+    }
+    Ok(Ok(()))
+}
+
+async fn look(
+    conn: &mut PgConnection,
+    schema: &Schema,
+) -> Result<Result<There, Error>, sqlx::Error> {
+    let table = schema.fill("distlock.layout");
+    let there: bool =
+        sqlx::query_scalar(LAYOUT_THERE).bind(schema.name()).fetch_one(&mut *conn).await?;
+    if !there {
+        return Ok(Ok(There::Nothing));
+    }
+    let row = sqlx::query(AssertSqlSafe(format!("SELECT tables, code FROM {table}")))
+        .fetch_optional(&mut *conn)
+        .await?;
+    let Some(row) = row else { return Ok(Ok(There::Code(0))) };
+    let (tables, code): (i32, i32) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(if tables == TABLES { Ok(There::Code(code)) } else { Err(other(tables)) })
+}
+
+fn other(tables: i32) -> Error {
+    let message = format!("the tables have layout {tables}, and this distlock knows {TABLES}");
+    Error::new(Kind::Layout, message).with_hint(
+        "bring every client of this database to the same version, or use another ?schema=",
+    )
+}

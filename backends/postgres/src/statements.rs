@@ -1,0 +1,133 @@
+//! The statements and definitions, for one schema.
+//!
+//! The files under `sql/` speak of the schema `distlock`; another name is put in its place, so that
+//! what is in the files can be run as it is.
+
+use std::sync::Arc;
+
+use distlock_core::{Error, Kind};
+
+/// The layout of the tables this build reads and writes.
+pub(crate) const TABLES: i32 = 1;
+/// The revision of the functions this build brings along.
+pub(crate) const CODE: i32 = 2;
+
+const LAYOUT: &str = include_str!("../sql/tables.sql");
+/// What may be run over what is there already: functions, and tables that came later.
+const FUNCTIONS: [&str; 3] = [
+    include_str!("../sql/rules.sql"),
+    include_str!("../sql/moves.sql"),
+    include_str!("../sql/sessions.sql"),
+];
+const LOOK: &str = include_str!("../sql/look.sql");
+
+/// The longest identifier that the server does not cut.
+const LONGEST: usize = 63;
+
+/// The name of a schema, quoted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Schema(String);
+
+impl Schema {
+    /// Takes a name.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when it is no name.
+    pub(crate) fn new(name: &str) -> Result<Self, Error> {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        let digit = name.as_bytes().first().is_some_and(u8::is_ascii_digit);
+        if name.is_empty() || name.len() > LONGEST || !name.bytes().all(plain) || digit {
+            return Err(Error::new(Kind::Usage, format!("schema={name:?} cannot be"))
+                .with_hint("1 to 63 of A-Z a-z 0-9 _, not beginning with a digit"));
+        }
+        Ok(Self(format!("\"{name}\"")))
+    }
+
+    /// The name itself.
+    pub(crate) fn name(&self) -> &str {
+        self.0.trim_matches('"')
+    }
+
+    /// A text about the schema `distlock`, about this one.
+    pub(crate) fn fill(&self, text: &str) -> String {
+        text.replace("distlock.", &format!("{}.", self.0))
+    }
+
+    /// The schema itself.
+    pub(crate) fn create(&self) -> String {
+        format!("CREATE SCHEMA IF NOT EXISTS {};\n", self.0)
+    }
+
+    /// The tables, without the mark that they are complete.
+    pub(crate) fn tables(&self) -> String {
+        self.fill(LAYOUT)
+    }
+
+    /// The functions.
+    pub(crate) fn functions(&self) -> String {
+        FUNCTIONS.map(|text| self.fill(text)).join("\n")
+    }
+
+    /// Says which layout and which functions are there now.
+    pub(crate) fn mark(&self) -> String {
+        self.fill(&format!(
+            "INSERT INTO distlock.layout (tables, code) VALUES ({TABLES}, {CODE}) \
+             ON CONFLICT (one) DO UPDATE SET tables = excluded.tables, code = excluded.code;\n"
+        ))
+    }
+}
+
+/// Everything that a store of ours needs in a database, as statements to be run once by somebody who
+/// may create a schema.
+///
+/// # Errors
+/// [`Kind::Usage`] for a name that cannot be that of a schema.
+pub fn schema(name: &str) -> Result<String, Error> {
+    let schema = Schema::new(name)?;
+    let parts = [schema.create(), schema.tables(), schema.functions(), schema.mark()];
+    let grant = "-- For each role that uses locks:\n\
+        -- GRANT USAGE ON SCHEMA distlock TO role;\n\
+        -- GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA distlock TO role;\n";
+    Ok(format!("BEGIN;\n{}COMMIT;\n{}", parts.join("\n"), grant.replace("distlock", name)))
+}
+
+/// The statements of the moves.
+pub(crate) struct Statements {
+    pub(crate) acquire: Arc<str>,
+    pub(crate) heartbeat: Arc<str>,
+    pub(crate) renew: Arc<str>,
+    pub(crate) release: Arc<str>,
+    pub(crate) cancel: Arc<str>,
+    pub(crate) force: Arc<str>,
+    pub(crate) look: Arc<str>,
+}
+
+impl Statements {
+    pub(crate) fn new(schema: &Schema) -> Self {
+        let say = |text: &str| schema.fill(text).into();
+        Self {
+            acquire: say("SELECT * FROM distlock.acquire($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)"),
+            heartbeat: say("SELECT * FROM distlock.heartbeat($1,$2,$3,$4,$5)"),
+            renew: say("SELECT * FROM distlock.renew($1,$2,$3,$4)"),
+            release: say("SELECT distlock.release($1,$2,$3)"),
+            cancel: say("SELECT distlock.cancel($1,$2,$3)"),
+            force: say("SELECT distlock.force($1,$2,$3,$4)"),
+            look: say(LOOK),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_schema_is_meant_everywhere() {
+        let text = schema("locks_1").unwrap();
+        assert!(text.contains("\"locks_1\".acquire("), "{text}");
+        assert!(!text.contains("distlock"), "{text}");
+        for odd in ["", "1a", "a.b", "a\"b", "ä", &"x".repeat(64)] {
+            assert_eq!(Schema::new(odd).unwrap_err().kind(), Kind::Usage, "{odd}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The default store: the lease family on functions of the database.
+//!
+//! 1. Every move is one function call, so one round trip and one transaction; it locks the lock's
+//!    row, then reads the server's clock.
+//! 2. A busy lock puts the request in line, with the channel its process listens on.
+//! 3. A release promotes the head and notifies its channel, if its process is there; one that is not
+//!    is passed over, but keeps its place.
+//! 4. The woken waiter asks again, which confirms the promotion, and believes that answer.
+//!
+//! Calls have one connection, the library's renewals and cancels another, and a third listens.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use distlock_core::capability::Capability;
+use distlock_core::info::{LockInfo, Query};
+use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
+use distlock_core::leased::Leased;
+use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
+use distlock_core::state::{Pulse, Reply, answer};
+use distlock_core::{Clock, Error, FullName, ReqId, Store, Token, engine};
+use distlock_sql::Lane;
+
+use crate::call::call;
+use crate::door::Door;
+use crate::ear::Ear;
+use crate::look;
+use crate::moves::{self, BATCH};
+use crate::options::PostgresOptions;
+use crate::promises::capability;
+use crate::statements::Statements;
+
+/// A promotion lasts a second unless it is confirmed.
+const CONFIRMED: Duration = Duration::from_millis(1050);
+
+/// Locks in tables of a PostgreSQL database.
+///
+/// Dropping it ends its connections after what is under way.
+pub struct Postgres {
+    capability: Capability,
+    site: String,
+    clock: Clock,
+    say: Arc<Statements>,
+    front: Lane<Door>,
+    back: Arc<Lane<Door>>,
+    ear: Arc<Ear>,
+    /// Locks that are looked after already.
+    watched: Arc<Mutex<HashSet<FullName>>>,
+}
+
+impl Postgres {
+    pub(crate) async fn at(
+        door: Arc<Door>,
+        site: String,
+        options: &PostgresOptions,
+        say: Statements,
+        front: Lane<Door>,
+    ) -> Result<Self, Error> {
+        let clock = Clock::system();
+        let back = Arc::new(Lane::new(door.clone(), clock.clone(), options.timeout, 1));
+        let (capability, say, watched) = (capability(options), Arc::new(say), Arc::default());
+        let known = say.clone();
+        // A cancel is sent when things go wrong already: it should not begin with a connection and a
+        // question how it is spelled.
+        let warm = call!(back, [known], conn, moves::prepare(conn, &known));
+        let ear = Ear::open(door, clock.clone(), options.timeout);
+        let (warm, ear) = tokio::join!(warm, ear);
+        let told = |e: Error| e.during("connect").store(&site);
+        let ear = warm.and(ear).map_err(told)?;
+        Ok(Self { capability, site, clock, say, front, back, ear, watched })
+    }
+
+    fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
+        move |e| e.during(what).lock(lock).store(&self.site)
+    }
+
+    /// Looks after a lock once a promotion of ours must have been confirmed. A process that was
+    /// killed this very moment is taken for alive until the server has noticed; whoever is next
+    /// would hear of it only with its next heartbeat.
+    fn look_after(&self, lock: &FullName) {
+        let watched = || self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if !watched().insert(lock.clone()) {
+            return;
+        }
+        let (back, say, clock) = (self.back.clone(), self.say.clone(), self.clock.clone());
+        let (watched, lock) = (self.watched.clone(), lock.clone());
+        engine::spawn(async move {
+            clock.sleep(CONFIRMED).await;
+            watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&lock);
+            // A heartbeat of nobody lets time do its work, and nothing else.
+            let nobody: Arc<[_]> = [(Key { lock, req: ReqId::random() }, CONFIRMED)].into();
+            let settled =
+                call!(back, [say, nobody], conn, moves::heartbeat(conn, &say, &nobody, ""));
+            if let Err(e) = settled.await {
+                tracing::debug!(error = %e, "nobody looked after a promotion");
+            }
+        });
+    }
+
+    fn lane(&self) -> &Lane<Door> {
+        if engine::on_library_thread() { &self.back } else { &self.front }
+    }
+}
+
+impl Store for Postgres {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        Arc::new(Leased::new(self))
+    }
+}
+
+impl LeaseStore for Postgres {
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn site(&self) -> &str {
+        &self.site
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn ends_in_time(&self) -> bool {
+        true
+    }
+
+    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
+        let (say, via, asked) = (self.say.clone(), self.ear.via(), Arc::new(ask.clone()));
+        let call = call!(
+            self.lane(),
+            [say, via, asked],
+            conn,
+            moves::acquire(conn, &say, &asked, wait_lease, &via)
+        );
+        let reply = call.await.and_then(answer::acquired);
+        reply.map_err(self.told("acquire", &ask.lock))
+    }
+
+    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
+        let mut pulses = Vec::with_capacity(waiting.len());
+        for batch in waiting.chunks(BATCH) {
+            let batch: Arc<[_]> = batch.into();
+            let (say, via) = (self.say.clone(), self.ear.via());
+            let call = call!(
+                self.lane(),
+                [say, via, batch],
+                conn,
+                moves::heartbeat(conn, &say, &batch, &via)
+            );
+            let replies: Vec<Reply> =
+                call.await.map_err(|e| e.during("heartbeat").store(&self.site))?;
+            for reply in replies {
+                pulses.push(answer::pulsed(reply)?);
+            }
+        }
+        Ok(pulses)
+    }
+
+    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        let mut renewals = Vec::with_capacity(due.len());
+        for batch in due.chunks(BATCH) {
+            let (say, due): (_, Arc<[Due]>) = (self.say.clone(), batch.into());
+            let call = call!(self.lane(), [say, due], conn, moves::renew(conn, &say, &due));
+            let replies: Vec<Result<Reply, Error>> = match call.await {
+                Ok(replies) => replies.into_iter().map(Ok).collect(),
+                Err(e) => vec![Err(e); batch.len()],
+            };
+            let told = |(reply, d): (Result<_, Error>, &Due)| {
+                answer::renewed(reply.map_err(self.told("renew", &d.key.lock)))
+            };
+            renewals.extend(replies.into_iter().zip(batch).map(told));
+        }
+        renewals
+    }
+
+    /// The requeued request joins by its own acquire.
+    async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
+        let (say, mine) = (self.say.clone(), key.clone());
+        let call = call!(self.lane(), [say, mine], conn, moves::release(conn, &say, &mine));
+        let (reply, promoted) = call.await.map_err(self.told("release", &key.lock))?;
+        if promoted {
+            self.look_after(&key.lock);
+        }
+        answer::released(reply).map_err(self.told("release", &key.lock))
+    }
+
+    async fn cancel(&self, key: &Key) -> Result<(), Error> {
+        let (say, mine) = (self.say.clone(), key.clone());
+        let call = call!(self.lane(), [say, mine], conn, moves::cancel(conn, &say, &mine));
+        call.await.map(drop).map_err(self.told("cancel", &key.lock))
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        let (say, query) = (self.say.clone(), query.clone());
+        let call = call!(self.lane(), [say, query], conn, look::inspect(conn, &say, &query));
+        call.await.map_err(|e| e.during("inspect").store(&self.site))
+    }
+
+    async fn force(
+        &self,
+        lock: &FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        let (say, name) = (self.say.clone(), lock.clone());
+        let call =
+            call!(self.lane(), [say, name], conn, moves::force(conn, &say, &name, token, how));
+        call.await.and_then(answer::forced).map_err(self.told("force", lock))
+    }
+
+    fn listen(&self, ears: Ears) {
+        self.ear.listen(ears);
+    }
+
+    async fn close(&self) {
+        self.ear.close();
+        self.front.close().await;
+        self.back.close().await;
+    }
+}
+
+impl Drop for Postgres {
+    /// Takes effect after what is under way: connections end, and nothing is connected again.
+    fn drop(&mut self) {
+        self.ear.close();
+    }
+}

@@ -1,0 +1,38 @@
+//! The laws every store must pass, with `?algorithm=version`.
+use std::sync::Arc;
+
+use distlock_core::Locks;
+use distlock_core::url::StoreUrl;
+use distlock_postgres::{Algorithm, PostgresOptions, capability, open};
+use distlock_testkit::servers::{Postgres, Server};
+use distlock_testkit::{Made, Road, Site, Suite, suite};
+
+fn server(site: &Site) -> &Server {
+    site.kept::<Arc<Server>>().expect("its server")
+}
+
+suite!(
+    Suite::by_url(
+        capability(&PostgresOptions::new().algorithm(Algorithm::Version)),
+        |_| Box::pin(async {
+            let (server, schema) = Postgres::shared().await?;
+            let url = format!(
+                "postgres://postgres@{}/postgres?schema={schema}&algorithm=version",
+                server.addr()
+            );
+            Ok(Made::with(url, server))
+        }),
+        |url| {
+            let url = StoreUrl::parse(url);
+            Box::pin(async move { Ok(Locks::from_store(open(url?).await?)) })
+        }
+    )
+    .lose(|site, lock| Box::pin(async move {
+        let (_, schema) = site.url().split_once("schema=").expect("a schema in its URL");
+        let schema = schema.split('&').next().unwrap_or_default();
+        let sql = format!("DELETE FROM {schema}.state WHERE name = '{}'", lock.name);
+        Postgres::sql(server(site), &sql).await.expect("the row goes");
+    }))
+    .road(|site| Box::pin(async move { Road::past(site.url(), &[server(site).addr()]).await }))
+    .reads_first()
+);

@@ -1,0 +1,96 @@
+//! The server is killed in the midst of grants: none is lost, none is given twice.
+
+use std::collections::BTreeSet;
+
+use distlock_core::{Clock, Kind};
+use distlock_testkit::servers::Postgres;
+
+use crate::child::Child;
+use crate::kit::{LONG, Named, client, give_back, ms, run, soon, take_for, task, until, url};
+
+pub(crate) const TRIALS: &[Named] = &[
+    ("a_server_killed_in_the_midst_of_grants_loses_and_doubles_none", killed),
+    ("a_restart_under_eight_processes_loses_no_order_and_everyone_ends", eight),
+];
+
+fn killed() {
+    run(async {
+        for query in ["timeout=2s", "timeout=2s&algorithm=version"] {
+            let server = Postgres::new().durable().start().await.unwrap();
+            let locks = client(&server, query).await;
+            let held = take_for(&locks, "held", LONG).await;
+            let mut seen = BTreeSet::new();
+            for round in 0..4 {
+                // Four tasks take and give back while the server dies under them.
+                let busy: Vec<_> = (0..4)
+                    .map(|_| {
+                        let locks = locks.clone();
+                        task(async move {
+                            let mut tokens = Vec::new();
+                            loop {
+                                match locks.lock("a").ttl(ms(4000)).try_acquire_for(ms(3000)).await
+                                {
+                                    Ok(Ok(guard)) => {
+                                        tokens.push(guard.token());
+                                        let _ = guard.release().await;
+                                    }
+                                    Ok(Err(_)) => {}
+                                    Err(e) => {
+                                        assert_ne!(e.kind(), Kind::Layout, "{e:?}");
+                                        return tokens;
+                                    }
+                                }
+                            }
+                        })
+                    })
+                    .collect();
+                Clock::system().sleep(ms(60 + 37 * round)).await;
+                server.kill();
+                for one in busy {
+                    for token in soon("its end", one).await.unwrap() {
+                        assert!(seen.insert(token), "{token} twice");
+                    }
+                }
+                server.again().await.unwrap();
+                // What was held is held, for the same one; what is given out now is new.
+                until("it answers", async || locks.show("held").await.is_ok()).await;
+                assert!(held.check().is_ok());
+                assert!(locks.lock("held").try_acquire().await.unwrap().is_err());
+                let next = soon("a grant", locks.lock("a").ttl(ms(4000)).acquire()).await.unwrap();
+                assert!(seen.last().is_none_or(|last| next.token() > *last), "tokens rise");
+                seen.insert(next.token());
+                give_back(next).await;
+            }
+            assert!(seen.len() > 8, "the server was killed in the midst of something");
+            give_back(held).await;
+        }
+    });
+}
+
+fn eight() {
+    run(async {
+        let server = Postgres::new().durable().start().await.unwrap();
+        let at = url(server.addr(), "timeout=2s");
+        client(&server, "").await.close().await;
+        let mut all: Vec<Child> = (0..8).map(|_| Child::start("count", &at)).collect();
+        let mut tokens = Vec::new();
+        // A few turns each, then the server goes away and comes back, and all come to their end.
+        for _ in 0..3 {
+            for child in &mut all {
+                tokens.push(child.line().parse::<u64>().expect("a token"));
+            }
+        }
+        server.kill();
+        server.again().await.unwrap();
+        for child in &mut all {
+            loop {
+                match child.line().as_str() {
+                    "done" => break,
+                    token => tokens.push(token.parse().unwrap_or_else(|_| panic!("{token:?}"))),
+                }
+            }
+        }
+        let distinct: BTreeSet<u64> = tokens.iter().copied().collect();
+        assert_eq!(distinct.len(), tokens.len(), "a token twice");
+    });
+}

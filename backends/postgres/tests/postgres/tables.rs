@@ -1,0 +1,109 @@
+//! The tables: made once, refused when newer, swept, and nobody's name is too odd for them.
+
+use distlock_core::Kind;
+use distlock_testkit::servers::Postgres;
+
+use crate::kit::{LONG, Named, client, connect, give_back, run, sql, take_for, url};
+
+pub(crate) const TRIALS: &[Named] = &[
+    ("tables_of_a_newer_layout_are_refused_and_left_alone", newer),
+    ("older_functions_are_replaced", older),
+    ("what_nobody_needs_any_more_is_swept", swept),
+    ("any_name_is_a_lock_of_its_own", names),
+    ("calls_of_a_process_take_three_connections", connections),
+];
+
+fn newer() {
+    run(async {
+        let (server, schema) = Postgres::shared().await.unwrap();
+        let query = format!("schema={schema}");
+        client(&server, &query).await.close().await;
+        sql(&server, &format!("UPDATE {schema}.layout SET tables = 2")).await;
+        let e = connect(&url(server.addr(), &query)).await.expect_err("refused");
+        assert!(e.kind() == Kind::Layout && e.hint().is_some(), "{e:?}");
+        assert_eq!(sql(&server, &format!("SELECT tables FROM {schema}.layout")).await, "2");
+    });
+}
+
+fn older() {
+    run(async {
+        let (server, schema) = Postgres::shared().await.unwrap();
+        let query = format!("schema={schema}");
+        client(&server, &query).await.close().await;
+        let break_it = format!(
+            "UPDATE {schema}.layout SET code = 0; \
+             CREATE OR REPLACE FUNCTION {schema}.now_us() RETURNS bigint LANGUAGE sql AS 'SELECT 1/0::bigint'"
+        );
+        sql(&server, &break_it).await;
+        let locks = client(&server, &query).await;
+        give_back(take_for(&locks, "a", LONG).await).await;
+    });
+}
+
+fn swept() {
+    run(async {
+        let (server, schema) = Postgres::shared().await.unwrap();
+        let locks = client(&server, &format!("schema={schema}")).await;
+        for i in 0..20 {
+            give_back(take_for(&locks, &format!("old-{i}"), LONG).await).await;
+        }
+        let held = take_for(&locks, "kept", LONG).await;
+        let rows = async || sql(&server, &format!("SELECT count(*) FROM {schema}.lock")).await;
+        assert_eq!(rows().await, "21");
+        // Two days pass for those that are free.
+        sql(&server, &format!("UPDATE {schema}.lock SET kept_until = 1 WHERE name <> 'kept'"))
+            .await;
+        for i in 0..3 {
+            give_back(take_for(&locks, &format!("new-{i}"), LONG).await).await;
+        }
+        // In small steps: eight for each new name.
+        assert_eq!(rows().await, "4");
+        give_back(held).await;
+    });
+}
+
+fn names() {
+    run(async {
+        let (server, schema) = Postgres::shared().await.unwrap();
+        let query = format!("schema={schema}");
+        let (locks, other) = (client(&server, &query).await, client(&server, &query).await);
+        let names =
+            ["a", "a/", "A", "'; DROP SCHEMA x; --", "3:b|c", "ä\u{10FFFF}", " ", "%_\\", "\n"];
+        let mut held = Vec::new();
+        for name in names {
+            held.push(take_for(&locks, name, LONG).await);
+        }
+        assert_eq!(locks.list("").await.unwrap().len(), names.len());
+        assert_eq!(locks.list("a").await.unwrap().len(), 2);
+        for (name, guard) in names.into_iter().zip(held) {
+            let lock = other.lock(name).ttl(LONG);
+            let waiting = crate::kit::task(async move { lock.acquire().await.unwrap() });
+            crate::kit::line_of(&locks, name, 1).await;
+            give_back(guard).await;
+            // Told by push: a waiter that is not is found by its next heartbeat, long after.
+            give_back(crate::kit::soon("its turn", waiting).await.unwrap()).await;
+        }
+    });
+}
+
+fn connections() {
+    run(async {
+        let server = Postgres::new().start().await.unwrap();
+        let locks = client(&server, "").await;
+        let held = take_for(&locks, "a", LONG).await;
+        let waiting: Vec<_> = (0..200)
+            .map(|_| {
+                let lock = locks.lock("a").ttl(LONG);
+                crate::kit::task(async move { give_back(lock.acquire().await.unwrap()).await })
+            })
+            .collect();
+        crate::kit::line_of(&locks, "a", 200).await;
+        let ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'distlock'";
+        assert_eq!(sql(&server, ours).await, "3");
+        give_back(held).await;
+        for one in waiting {
+            crate::kit::soon("its turn", one).await.unwrap();
+        }
+        assert_eq!(sql(&server, ours).await, "3");
+    });
+}

@@ -1,0 +1,63 @@
+//! `distlock advise`: whether a lock is needed, and what to do instead.
+
+use distlock::fence::advice::{Advice, Resource, advice};
+use serde_json::{Value, json};
+
+use crate::args::Advise;
+use crate::exit::{Outcome, Status};
+use crate::printer::Printer;
+use crate::view::columns;
+
+/// The verb. Nobody is asked and nothing is connected to.
+pub(crate) fn advise(args: &Advise, printer: Printer) -> Outcome {
+    let rows: Vec<&Advice> = advice(args.effect, args.resource).collect();
+    if printer.json {
+        for row in rows {
+            printer.line(&document(row).to_string())?;
+        }
+        return Ok(Status::OK);
+    }
+    printer.line(&table(&rows))?;
+    for row in rows {
+        printer.line(&section(row))?;
+    }
+    Ok(Status::OK)
+}
+
+fn places(row: &Advice) -> String {
+    row.resources.iter().map(|r| r.word()).collect::<Vec<_>>().join(", ")
+}
+
+fn document(row: &Advice) -> Value {
+    json!({
+        "effect": row.effect.word(),
+        "resources": row.resources.iter().map(|r: &Resource| r.word()).collect::<Vec<_>>(),
+        "lock": row.need.word(),
+        "answer": row.answer,
+        "why": row.why,
+        "language": row.language,
+        "code": row.code,
+    })
+}
+
+fn table(rows: &[&Advice]) -> String {
+    let mut lines = vec![["EFFECT", "RESOURCE", "LOCK", "DO THIS"].map(str::to_owned)];
+    lines.extend(rows.iter().map(|row| {
+        let words = [row.effect.word(), &places(row), row.need.word(), row.answer];
+        words.map(str::to_owned)
+    }));
+    columns(&lines)
+}
+
+fn section(row: &Advice) -> String {
+    let code: Vec<String> = row.code.lines().map(|line| format!("    {line}")).collect();
+    format!(
+        "\n{} ({}; {})\n  {}\n  {}\n\n{}",
+        row.answer,
+        row.effect.means(),
+        places(row),
+        row.need.means(),
+        row.why,
+        code.join("\n")
+    )
+}

@@ -1,0 +1,89 @@
+//! What a guard of a line store says and does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::{Locks, Why};
+
+use crate::scene::{Scene, name};
+
+/// The store grants a shorter session than was asked for: that counts, and is renewed in time.
+#[tokio::test]
+async fn a_shorter_session_is_what_a_guard_counts_with() {
+    let scene = Scene::new();
+    let granted = Duration::from_secs(2);
+    scene.store.longest(granted);
+    let locks = Locks::from_store(scene.store.client());
+    let lock = locks.lock("orders").ttl(Duration::from_secs(10));
+    let guard = scene.run(lock.acquire()).await.expect("a grant");
+    assert_eq!(guard.ttl(), granted);
+    assert!(guard.remaining() <= granted);
+    let long = scene.clock.now().plus(granted * 4);
+    while scene.clock.now() < long {
+        guard.check().expect("renewed by the pace of what was granted");
+        scene.tick().await;
+    }
+    scene.store.wipe(&name());
+    let lost = scene.run(guard.lost()).await;
+    assert_eq!(lost.why, Why::Gone);
+}
+
+/// A session that ends is a lock that is lost, at once; for all who share it.
+#[tokio::test]
+async fn the_end_of_a_session_is_told_to_all_who_share_a_hold() {
+    let scene = Scene::new();
+    let store = scene.store.client();
+    let backend = Arc::new(distlock_core::line::Lined::new(store));
+    let locks = Locks::from_store(backend.clone() as Arc<dyn distlock_core::seam::Backend>);
+    let me = distlock_core::Owner::new();
+    let one = scene.run(locks.lock("orders").owner(&me).acquire()).await.expect("a grant");
+    let two = scene.run(locks.lock("orders").owner(&me).acquire()).await.expect("a grant");
+    assert_eq!(one.token(), two.token());
+    backend.store().expire();
+    for guard in [&one, &two] {
+        assert_eq!(scene.run(guard.lost()).await.why, Why::Disconnected);
+    }
+    // The same client and owner then get a new hold.
+    let new = scene.run(locks.lock("orders").owner(&me).acquire()).await.expect("a grant");
+    assert!(new.token() > one.token() && new.check().is_ok());
+}
+
+/// A proof is good as long as the very entry is in line.
+#[tokio::test]
+async fn a_proof_ends_with_its_hold() {
+    let scene = Scene::new();
+    let locks = Locks::from_store(scene.store.client());
+    let guard = scene.run(locks.lock("orders").acquire()).await.expect("a grant");
+    let proof = guard.proof().expect("this store has proofs");
+    assert!(scene.store.proves(&name(), &proof));
+    let _ = scene.run(guard.release()).await.expect("an answer");
+    let next = scene.run(locks.lock("orders").acquire()).await.expect("a grant");
+    assert!(!scene.store.proves(&name(), &proof), "of another hold");
+    assert_ne!(next.proof(), Some(proof));
+    scene.store.wipe(&name());
+    scene.run(next.lost()).await;
+    assert_eq!(next.proof(), None, "of a lock that is known to be lost");
+    let none = Locks::from_store(distlock_core::memory::Memory::new());
+    assert_eq!(none.lock("orders").await.expect("a grant").proof(), None);
+}
+
+/// A lock lost by its deadline leaves the line, though another hold keeps the session alive; and
+/// its owner does not enter it again.
+#[tokio::test]
+async fn what_is_lost_by_its_deadline_leaves_though_the_session_lives() {
+    let scene = Scene::new();
+    let locks = Locks::from_store(scene.store.client());
+    let me = distlock_core::Owner::new();
+    let kept = scene.run(locks.lock("other").acquire()).await.expect("a grant");
+    let lock = locks.lock("orders").owner(&me).without_renewal();
+    let lost = scene.run(lock.acquire()).await.expect("a grant");
+    assert_eq!(scene.run(lost.lost()).await.why, Why::Expired);
+    scene.until("it left", || scene.line().is_empty()).await;
+    kept.check().expect("renewed");
+    let new = scene.run(locks.lock("orders").owner(&me).acquire()).await.expect("a grant");
+    assert!(new.token() > lost.token());
+    drop(lost);
+    scene.tick().await;
+    new.check().expect("another hold");
+    assert_eq!(scene.line().len(), 1);
+}

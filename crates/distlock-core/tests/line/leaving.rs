@@ -1,0 +1,132 @@
+//! Nothing stays in line: not what was dropped, not what was undone, not what got no answer.
+
+use std::time::Duration;
+
+use distlock_core::Kind;
+use distlock_core::fault::Fault;
+use distlock_core::seam::{Ask, Backend, Force, Forced, Released};
+
+use crate::scene::{Scene, TTL, ask, granted, name, poll_once, waiting};
+
+/// Dropped before its join arrived, and undone before that: the late join stays out.
+#[tokio::test]
+async fn an_undo_that_overtakes_its_join_wins() {
+    let scene = Scene::new();
+    let (a, mine) = (scene.client(), waiting());
+    let warm = ask();
+    scene.lock(&a, &warm).await;
+    let _ = scene.run(a.release(&warm.key(), None)).await.expect("an answer");
+    scene.store.fault(Fault::Late(Duration::from_secs(1)));
+    let mut asking = Box::pin(a.acquire(&mine, None));
+    assert!(poll_once(asking.as_mut()).await.is_none());
+    drop(asking);
+    scene.store.fault(Fault::None);
+    let start = scene.store.calls();
+    scene.run(a.abandon(&mine.key())).await.expect("an answer");
+    scene.until("the join arrived", || scene.store.calls() == start + 2).await;
+    assert_eq!(scene.line(), []);
+    let e = scene.run(a.acquire(&mine, None)).await.expect_err("it was undone");
+    assert_eq!(e.kind(), Kind::Cancelled);
+}
+
+/// The answer to a join is lost, and it is asked again: one entry, and it is granted.
+#[tokio::test]
+async fn s22_a_lost_answer_is_not_a_second_entry() {
+    let scene = Scene::new();
+    let (a, mine) = (scene.client(), ask());
+    let warm = ask();
+    scene.lock(&a, &warm).await;
+    let _ = scene.run(a.release(&warm.key(), None)).await.expect("an answer");
+    scene.store.fault(Fault::Mute);
+    let mut asking = Box::pin(a.acquire(&mine, None));
+    assert!(poll_once(asking.as_mut()).await.is_none());
+    drop(asking);
+    scene.store.fault(Fault::None);
+    assert_eq!(scene.line(), [mine.req]);
+    scene.lock(&a, &mine).await;
+    assert_eq!(scene.line(), [mine.req]);
+}
+
+/// A waiter that nobody polls and nobody undoes leaves, though its session lives on.
+#[tokio::test]
+async fn an_orphan_leaves_after_its_ttl() {
+    let scene = Scene::new();
+    let (a, b, holder) = (scene.client(), scene.client(), Ask { ttl: TTL * 100, ..ask() });
+    scene.lock(&a, &holder).await;
+    let (lost, lives) = (waiting(), waiting());
+    let orphan = scene.stands(&b, &lost).await;
+    let mut living = scene.stands(&b, &lives).await;
+    let start = scene.clock.now();
+    drop(orphan);
+    while scene.line().contains(&lost.req) {
+        assert!(poll_once(living.as_mut()).await.is_none());
+        scene.tick().await;
+        assert!(scene.clock.now().since(start) < TTL * 2, "it stays");
+    }
+    assert!(scene.clock.now().since(start) >= TTL, "it may yet ask again");
+    assert_eq!(scene.line(), [holder.req, lives.req]);
+}
+
+/// A release without an answer goes on in the background, also when the last to release is not the
+/// request the store knows.
+#[tokio::test]
+async fn s11_a_release_without_an_answer_goes_on() {
+    let scene = Scene::new();
+    let (a, one) = (scene.client(), ask());
+    let two = Ask { owner: one.owner.clone(), ..ask() };
+    scene.lock(&a, &one).await;
+    scene.lock(&a, &two).await;
+    let first = scene.run(a.release(&one.key(), None)).await.expect("an answer");
+    assert_eq!((first, scene.line()), (Released::Released, vec![one.req]));
+    scene.store.fault(Fault::Down);
+    scene.run(a.release(&two.key(), None)).await.expect_err("the store is down");
+    assert_eq!(scene.line(), [one.req]);
+    scene.store.fault(Fault::None);
+    let up = scene.clock.now();
+    scene.until("it left", || scene.line().is_empty()).await;
+    assert!(scene.clock.now().since(up) < TTL / 5, "left to end with its session");
+}
+
+/// Released before its `min_hold`: in line until then, for many leases if need be, and free then.
+#[tokio::test]
+async fn min_hold_outlasts_many_leases() {
+    let scene = Scene::new();
+    let (a, b, next) = (scene.client(), scene.client(), waiting());
+    let short = Ask { min_hold: TTL * 3, ..ask() };
+    let start = scene.clock.now();
+    scene.lock(&a, &short).await;
+    for _ in 0..2 {
+        let released = scene.run(a.release(&short.key(), None)).await.expect("an answer");
+        assert_eq!(released, Released::Released);
+    }
+    scene.run(a.abandon(&short.key())).await.expect("an answer");
+    let mut asking = scene.stands(&b, &next).await;
+    granted(scene.run(asking.as_mut()).await);
+    let waited = scene.clock.now().since(start);
+    assert!(waited >= TTL * 3 && waited < TTL * 3 + TTL / 10, "free after {waited:?}");
+}
+
+/// A revoked hold leaves when its lease ends, or as soon as its holder has let go.
+#[tokio::test]
+async fn a_revoked_hold_leaves_when_its_holder_knows() {
+    let scene = Scene::new();
+    let (a, b) = (scene.client(), scene.client());
+    let mut events = a.events().expect("the stream");
+    for lets_go in [true, false] {
+        let mine = ask();
+        let start = scene.clock.now();
+        scene.lock(&a, &mine).await;
+        let forced = scene.run(b.force(&name(), None, Force::Revoke)).await.expect("an answer");
+        assert_eq!(forced, Forced::Done);
+        let told = events.recv().await.expect("word of it");
+        assert!(format!("{told:?}").contains("Revoked"), "{told:?}");
+        assert_eq!(scene.line(), [mine.req], "it may not know yet");
+        if lets_go {
+            let released = scene.run(a.release(&mine.key(), None)).await.expect("an answer");
+            assert_eq!((released, scene.line()), (Released::WasLost, vec![]));
+        } else {
+            scene.until("its lease ended", || scene.line().is_empty()).await;
+            assert!(scene.clock.now().since(start) >= TTL);
+        }
+    }
+}

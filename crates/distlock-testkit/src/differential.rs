@@ -1,0 +1,21 @@
+//! Translations of the specification against it: generated sequences of moves, run on a real
+//! server and on [`LockState`](distlock_core::state::LockState), must give the same answers and
+//! leave the same state.
+//!
+//! Time is held: the subject is told what time it is. A promotion that nobody hears is taken back by
+//! the translation within its own call; the specification is told so by
+//! [`Op::Withdraw`](distlock_core::state::Op::Withdraw).
+
+mod examples;
+mod moves;
+mod oracle;
+mod run;
+mod sequences;
+mod subject;
+
+pub use examples::{
+    a_full_memory_drops_what_is_over_first, tokens_rise_though_the_clock_falls,
+    who_is_passed_over_keeps_its_place,
+};
+pub use sequences::answers_as_the_specification;
+pub use subject::{Knows, Play, Subject};
