@@ -1,7 +1,8 @@
 //! Joining a line.
 //!
-//! 1. Create the entry, ephemeral and sequential, and ask for the line with the same breath: the
-//!    server answers in order, so the line has the entry.
+//! 1. Create the entry, ephemeral and sequential, in one transaction with a write to the lock's own
+//!    node, whose answer says how many children it has. One child: that is us, and first. More:
+//!    read the line. Where others of this client are in line already, only the entry is created.
 //! 2. No such lock: make its container, and again.
 //! 3. No answer: once connected again in the same session, look for the request's uuid in the line.
 //!    What was sent through another server is refused from then on, so what is not there never
@@ -12,16 +13,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::line::{Joined, Line};
+use distlock_core::line::{Joined, Line, Turn, turn};
 use distlock_core::seam::Ask;
 use distlock_core::{Error, Kind, Token};
-use zookeeper_client::{Client, CreateMode, Error as Zk};
+use zookeeper_client::{Client, CreateMode, Error as Zk, MultiWriteResult};
 
 use crate::names;
+use crate::place::Place;
 use crate::record::Record;
 use crate::session::Session;
-use crate::store::{Place, Shared};
-use crate::trouble::{is_lost, is_over};
+use crate::store::Shared;
+use crate::trouble::{is_lost, is_over, of_multi};
 
 /// The low bits of a token are for hand-over inside a process.
 const LOCAL_BITS: u32 = 10;
@@ -61,7 +63,7 @@ impl Shared {
                 Err(e) if is_over(&e) => ended = Some(session.failed(e)),
                 Err(e) => {
                     // Refused is not in line; without an answer it may be.
-                    if !is_lost(&e) {
+                    if !is_lost(&e) && session.place(&ask.req).is_none() {
                         session.forget(&ask.req);
                         self.forget(&ask.req);
                     }
@@ -80,25 +82,30 @@ impl Shared {
     ) -> Result<Joined<Place>, Zk> {
         let parent = self.parent(&ask.lock);
         let prefix = names::prefix(&ask.req, ask.mode);
-        let path = format!("{parent}/{prefix}");
-        let data = Record::of(ask, session.ttl).write();
-        let options = CreateMode::EphemeralSequential.with_acls(self.options.acls());
+        // Sent before, and it may be in line.
+        let mut again = self.recall(&ask.req).is_some();
         // Known before it is sent: whoever undoes it must find where it went.
         self.remember(&ask.req, session);
-        let crowded = session.expect(ask.key());
+        let mut crowded = session.expect(ask.key());
+        if let Some(place) = session.place(&ask.req) {
+            return self.joined(session, client, place, None, ask).await;
+        }
         for _ in 0..TRIES {
             let sent = self.moment();
-            let create = client.create(&path, &data, &options);
-            // Behind others of this client it is not first, and its look can wait for theirs.
-            let list = (!crowded).then(|| client.get_children(&parent));
-            let (name, czxid, children) = match create.await {
-                Ok((stat, sequence)) => {
+            let made = match std::mem::take(&mut again) {
+                true => Err(Zk::ConnectionLoss),
+                // Behind others of this client it is not first.
+                false => self.create(session, client, &parent, &prefix, ask, crowded).await,
+            };
+            let (name, czxid, others) = match made {
+                Ok(made) => {
                     session.heard(sent, self.moment());
-                    let children = match list {
-                        Some(list) => list.await.ok().map(|(children, _)| children),
-                        None => None,
-                    };
-                    (format!("{prefix}{sequence}"), stat.czxid, children)
+                    made
+                }
+                // The lock's own node is not ours to write to.
+                Err(Zk::NoAuth) if !crowded => {
+                    crowded = true;
+                    continue;
                 }
                 Err(Zk::NoNode) => match self.make_container(client, &parent).await {
                     Ok(()) => continue,
@@ -111,49 +118,83 @@ impl Shared {
                 Err(e) if is_lost(&e) => {
                     session.doubt(self.clock.now());
                     match self.find(session, client, &parent, &names::guid(&ask.req)).await? {
-                        Some((name, czxid)) => (name, czxid, None),
+                        Some((name, czxid)) => (name, czxid, true),
                         None => continue,
                     }
                 }
                 Err(e) => return Err(e),
             };
             let token = token(czxid).map_err(|e| Zk::UnexpectedError(e.to_string()))?;
-            let place = Place::new(session, &parent, name, token);
+            let place = Place::new(session, &parent, &name, token, ask, sent.boot);
             session.seat(&ask.req, &place);
             if self.is_spent(&ask.req) {
                 // Left while it joined.
-                let _ = client.delete(place.path(), None).await;
+                match client.delete(place.path(), None).await {
+                    Ok(()) | Err(Zk::NoNode) => {}
+                    Err(_) => session.doubt(self.clock.now()),
+                }
                 session.forget(&ask.req);
                 return Ok(Joined::Spent);
             }
-            let line = self.join_line(client, &place, children, ask).await?;
-            let lease = session.lease();
-            if distlock_core::line::turn(&line, token) == distlock_core::line::Turn::Mine {
-                place.hold(&lease);
-            }
-            return Ok(Joined::In { place, line, lease });
+            let alone = (!others).then(|| self.alone(&place));
+            return self.joined(session, client, place, alone, ask).await;
         }
         Err(Zk::NoNode)
     }
 
-    /// The line, from the answer that came with the entry if that did.
-    async fn join_line(
+    /// Makes an entry: its name, its transaction, and whether others may be in line.
+    async fn create(
         &self,
+        session: &Session,
         client: &Client,
-        place: &Place,
-        children: Option<Vec<String>>,
+        parent: &str,
+        prefix: &str,
         ask: &Ask,
-    ) -> Result<Line, Zk> {
-        // It is in line: a look without an answer is repeated.
-        if let Some(children) = children {
-            let line = names::in_order(&children);
-            match self.read_line(client, place, &line, Some(ask)).await {
-                Ok(Some(line)) => return Ok(line),
-                Ok(None) => {}
-                Err(e) if is_lost(&e) => {}
-                Err(e) => return Err(e),
-            }
+        crowded: bool,
+    ) -> Result<(String, i64, bool), Zk> {
+        let path = format!("{parent}/{prefix}");
+        let data = Record::of(ask, session.ttl).write();
+        let options = CreateMode::EphemeralSequential.with_acls(self.options.acls());
+        if crowded {
+            let (stat, sequence) = client.create(&path, &data, &options).await?;
+            return Ok((format!("{prefix}{sequence}"), stat.czxid, true));
         }
+        let mut both = client.new_multi_writer();
+        both.add_create(&path, &data, &options)?;
+        both.add_set_data(parent, &[], None)?;
+        let made = both.commit().await.map_err(|e| of_multi(e).1)?;
+        // Servers before 3.8.2 leave out what a transaction created: that it was this transaction
+        // is told with the lock's own node.
+        let [MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] = &made[..]
+        else {
+            return Err(Zk::UnexpectedError(format!("a strange answer: {made:?}")));
+        };
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        Ok((name, stat.mzxid, stat.num_children != 1))
+    }
+
+    /// In line.
+    async fn joined(
+        &self,
+        session: &Session,
+        client: &Client,
+        place: Place,
+        alone: Option<Line>,
+        ask: &Ask,
+    ) -> Result<Joined<Place>, Zk> {
+        let line = match alone {
+            Some(line) => line,
+            None => self.join_line(client, &place, ask).await?,
+        };
+        let lease = session.lease();
+        if turn(&line, place.token()) == Turn::Mine {
+            place.hold(&lease);
+        }
+        Ok(Joined::In { place, line, lease })
+    }
+
+    /// The line of one who is in it: a look without an answer is repeated.
+    async fn join_line(&self, client: &Client, place: &Place, ask: &Ask) -> Result<Line, Zk> {
         loop {
             match self.line_of(client, &ask.lock, place).await {
                 Err(e) if is_lost(&e) => self.clock.sleep(AGAIN).await,

@@ -10,9 +10,10 @@ use distlock_core::seam::{Kept, Key};
 use distlock_core::{Error, Why};
 use zookeeper_client::Error as Zk;
 
+use crate::place::Place;
 use crate::record::Record;
 use crate::session::Session;
-use crate::store::{Place, Shared};
+use crate::store::Shared;
 use crate::trouble::{is_over, of_multi, trouble};
 
 impl Shared {

@@ -1,15 +1,16 @@
-//! Leaving a line.
+//! Leaving a line, and calling who is next.
 
 use std::sync::Arc;
 
 use distlock_core::Error;
 use distlock_core::seam::{Key, Released};
-use zookeeper_client::Error as Zk;
+use zookeeper_client::{Client, Error as Zk};
 
 use crate::names;
+use crate::place::Place;
 use crate::session::Session;
-use crate::store::{Place, Shared};
-use crate::trouble::is_over;
+use crate::store::Shared;
+use crate::trouble::{is_over, of_multi};
 
 impl Shared {
     pub(crate) async fn leave(
@@ -39,8 +40,7 @@ impl Shared {
         let Ok(client) = session.client() else { return Ok(self.was_lost(key, place)) };
         // A delete whose answer was lost may have done it: what is gone then was not lost.
         let again = place.leaving();
-        // Only as it was made: a mark on it is an operator's, and the lock was lost with it.
-        match client.delete(place.path(), Some(0)).await {
+        match self.delete(&client, key, place).await {
             Ok(()) => {
                 session.forget(&key.req);
                 Ok(Released::Released)
@@ -59,6 +59,35 @@ impl Shared {
                 Ok(self.was_lost(key, place))
             }
             Err(e) => Err(session.failed(e)),
+        }
+    }
+
+    /// Deletes an entry, only as it was made: a mark on it is an operator's, and the lock was lost
+    /// with it. If the next in line is of the same session, the transaction that deletes this one
+    /// proves that one's place too, which then need not ask by itself.
+    async fn delete(&self, client: &Client, key: &Key, place: &Place) -> Result<(), Zk> {
+        let session = place.session();
+        let Some(next) = session.next(key, place) else {
+            return client.delete(place.path(), Some(0)).await;
+        };
+        let sent = self.moment();
+        let mut both = client.new_multi_writer();
+        both.add_delete(place.path(), Some(0))?;
+        both.add_check_version(next.path(), 0)?;
+        // Before it is sent: the next one hears that this one is gone before we hear our answer.
+        let call = next.call();
+        match both.commit().await.map_err(of_multi) {
+            Ok(_) => {
+                session.heard(sent, self.moment());
+                call.done();
+                Ok(())
+            }
+            // Its entry is not as it was made, and it will hear of that. This one leaves alone.
+            Err((Some(1), _)) => {
+                drop(call);
+                client.delete(place.path(), Some(0)).await
+            }
+            Err((_, e)) => Err(e),
         }
     }
 

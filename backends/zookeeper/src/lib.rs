@@ -7,10 +7,12 @@
 //! | `names`, `record` | what nodes are called, and what is in them |
 //! | `pulse` | how long a session is certain to last |
 //! | `session`, `pool`, `pacer` | sessions: one a TTL, kept alive and watched |
-//! | `join`, `leave`, `look`, `keep` | the moves of the line family |
+//! | `place` | an entry of this client's own |
+//! | `join`, `leave`, `look`, `keep`, `inspect` | the moves of the line family |
 //! | `trouble` | what can go wrong, in words |
 
 mod capability;
+mod inspect;
 mod join;
 mod keep;
 mod leave;
@@ -18,6 +20,7 @@ mod look;
 mod names;
 mod options;
 mod pacer;
+mod place;
 mod pool;
 mod pulse;
 mod record;
@@ -27,7 +30,8 @@ mod trouble;
 
 pub use capability::capability;
 pub use options::{Acl, ZooKeeperOptions};
-pub use store::{Place, ZooKeeper, node};
+pub use place::Place;
+pub use store::{ZooKeeper, node};
 
 /// The schemes of this store's URLs.
 pub const SCHEMES: [&str; 2] = ["zookeeper", "zk"];

@@ -9,17 +9,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::info::Query;
-use distlock_core::line::{Entry, Line, Spot};
-use distlock_core::seam::{Ask, Force, Forced};
-use distlock_core::{BootInstant, Error, FullName, Kind, Label, Mode, Name};
+use distlock_core::line::{Entry, Line, Proven, Spot};
+use distlock_core::seam::Key;
+use distlock_core::{BootInstant, Error, FullName, Label, Mode};
+use futures_util::future::Either;
 use zookeeper_client::{Client, Error as Zk, MultiReadResult, Stat};
 
 use crate::join::token;
 use crate::names::{self, Child};
+use crate::place::Place;
 use crate::record::Record;
-use crate::store::{Place, Shared};
-use crate::trouble::trouble;
+use crate::session::Session;
+use crate::store::Shared;
 
 /// A long line as it was seen last.
 #[derive(Clone)]
@@ -40,7 +41,7 @@ pub(crate) struct Listing {
 }
 
 /// So many questions are under way at once when whole lines are read.
-const AT_ONCE: usize = 64;
+pub(crate) const AT_ONCE: usize = 64;
 /// More than so many of one client in a line read it together.
 const CROWD: usize = 16;
 /// For so long a line is taken to be as it was seen, for each name in it that does not matter.
@@ -59,6 +60,11 @@ impl Shared {
         if let Some(line) = self.glance(client, me).await? {
             return Ok(line);
         }
+        self.read_names(client, lock, me).await
+    }
+
+    /// The line, by the names of all in it.
+    async fn read_names(&self, client: &Client, lock: &FullName, me: &Place) -> Result<Line, Zk> {
         let crowd = me.session().crowd(lock);
         for _ in 0..TRIES {
             let children = match crowd > CROWD {
@@ -70,7 +76,7 @@ impl Shared {
                 Err(Zk::NoNode) => return Ok(Line::default()),
                 Err(e) => return Err(e),
             };
-            if let Some(line) = self.read_line(client, me, &children, None).await? {
+            if let Some(line) = self.read_line(client, me, &children).await? {
                 return Ok(line);
             }
         }
@@ -122,31 +128,84 @@ impl Shared {
         if entries.len() < 2 || !matches!(told.get(2), Some(MultiReadResult::Data { .. })) {
             return Ok(None);
         }
-        entries.push(self.own(me, Mode::Exclusive, None));
+        entries.push(self.own(me));
         Ok(Some(Line { entries, skipped: seen.skipped, behind: seen.behind, seen: 0 }))
     }
 
+    /// The line as an entry of ours was called up in it, with the proof of its place: asked for both
+    /// at once, unless who left has proved it with that.
+    pub(crate) async fn line_up(
+        &self,
+        key: &Key,
+        me: &Place,
+    ) -> Result<(Line, Option<Proven>), Error> {
+        let session = me.session();
+        if self.in_time(session, async { Ok(me.is_called().await) }).await == Ok(true) {
+            let lease = session.lease();
+            me.hold(&lease);
+            let behind = session.crowd(&key.lock).saturating_sub(1);
+            let behind = u32::try_from(behind).unwrap_or(u32::MAX);
+            return Ok((Line { behind, ..self.alone(me) }, Some(Proven::Mine(lease))));
+        }
+        let (line, proven) = tokio::join!(self.line_now(&key.lock, me), self.prove(key, me));
+        Ok((line?, proven.ok()))
+    }
+
+    async fn line_now(&self, lock: &FullName, me: &Place) -> Result<Line, Error> {
+        let Ok(client) = me.session().client() else { return Ok(Line::default()) };
+        self.told(me, self.read_names(&client, lock, me)).await
+    }
+
+    /// The line, as far as it matters to one of its entries.
+    pub(crate) async fn line(&self, lock: &FullName, me: &Place) -> Result<Line, Error> {
+        // Over: it stands in no line any more.
+        let Ok(client) = me.session().client() else { return Ok(Line::default()) };
+        self.told(me, self.line_of(&client, lock, me)).await
+    }
+
+    async fn told(
+        &self,
+        me: &Place,
+        line: impl Future<Output = Result<Line, Zk>>,
+    ) -> Result<Line, Error> {
+        let session = me.session();
+        match self.in_time(session, line).await {
+            Ok(line) => Ok(line),
+            Err(e) => {
+                let e = session.failed(e);
+                if session.is_over() { Ok(Line::default()) } else { Err(e) }
+            }
+        }
+    }
+
+    /// A line of which nobody but this one is ahead.
+    pub(crate) fn alone(&self, me: &Place) -> Line {
+        Line { entries: vec![self.own(me)], ..Line::default() }
+    }
+
     /// `None` when one of those who matter has left meanwhile.
-    pub(crate) async fn read_line(
+    async fn read_line(
         &self,
         client: &Client,
         me: &Place,
         line: &[Child],
-        ask: Option<&Ask>,
     ) -> Result<Option<Line>, Zk> {
         let Some(at) = line.iter().position(|c| c.name == me.name()) else {
             return Ok(Some(Line::default()));
         };
+        if me.session().all_seated(line[..at].iter().map(|c| c.name.as_str())) {
+            me.clear();
+        }
         let exclusive = line[at].mode == Mode::Exclusive;
         // What an exclusive request does not need, it does not ask for.
         let (from, skipped) = if exclusive && at > 2 { (at - 1, at - 2) } else { (1, 0) };
         let near = line.get(from..at).unwrap_or_default();
         let ahead: Vec<&Child> = line.iter().take(at.min(1)).chain(near).collect();
-        let mut entries = self.read(client, me.parent(), &ahead).await?;
+        let mut entries = self.read(client, me.parent(), &ahead, Some(me.session())).await?;
         if entries.iter().any(Option::is_none) {
             return Ok(None);
         }
-        entries.push(Some(self.own(me, line[at].mode, ask)));
+        entries.push(Some(self.own(me)));
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let line = Line {
             entries: entries.into_iter().flatten().collect(),
@@ -163,34 +222,46 @@ impl Shared {
     }
 
     /// One's own entry: what is in it is known.
-    fn own(&self, me: &Place, mode: Mode, ask: Option<&Ask>) -> Entry {
+    fn own(&self, me: &Place) -> Entry {
         Entry {
             spot: me.name().into(),
             token: me.token(),
             req: names::request(me.name()),
-            owner: ask.map(|a| a.owner.clone()),
-            label: ask.map_or_else(|| Label::new(""), |a| a.label.clone()),
-            mode,
-            age: Duration::ZERO,
+            owner: Some(me.owner().clone()),
+            label: me.label().clone(),
+            mode: me.mode(),
+            age: self.clock.now().since(me.made()),
             left: Some(me.session().ttl),
             lingering: false,
             revoked: false,
         }
     }
 
-    /// Entries by their names, asked for all at once; `None` for what is gone.
-    async fn read(
+    /// Entries by their names, asked for all at once; `None` for what is gone. What is in those of
+    /// this session, if one is named, is known.
+    pub(crate) async fn read(
         &self,
         client: &Client,
         parent: &str,
         children: &[&Child],
+        session: Option<&Session>,
     ) -> Result<Vec<Option<Entry>>, Zk> {
         let mut entries = Vec::with_capacity(children.len());
+        let ask = |child: &&Child| match session.and_then(|s| s.seated(&child.name)) {
+            Some(place) => Either::Left(place),
+            None => Either::Right(client.get_data(&format!("{parent}/{}", child.name))),
+        };
         for some in children.chunks(AT_ONCE) {
-            let asked: Vec<_> =
-                some.iter().map(|c| client.get_data(&format!("{parent}/{}", c.name))).collect();
+            let asked: Vec<_> = some.iter().map(ask).collect();
             for (child, answer) in some.iter().zip(asked) {
-                match answer.await {
+                let answer = match answer {
+                    Either::Left(place) => {
+                        entries.push(Some(self.own(&place)));
+                        continue;
+                    }
+                    Either::Right(answer) => answer.await,
+                };
+                match answer {
                     Ok((data, stat)) => entries.push(self.entry(child, &data, &stat)),
                     Err(Zk::NoNode) => entries.push(None),
                     Err(e) => return Err(e),
@@ -241,110 +312,9 @@ impl Shared {
             }
         }
     }
-
-    /// Whole lines, as an operator wants them: up to date with what anybody was told.
-    pub(crate) async fn lines(
-        self: &Arc<Self>,
-        query: &Query,
-    ) -> Result<Vec<(FullName, Line)>, Error> {
-        let client = self.any_client().await?;
-        self.lines_by(&client, query).await.map_err(trouble)
-    }
-
-    async fn lines_by(&self, client: &Client, query: &Query) -> Result<Vec<(FullName, Line)>, Zk> {
-        let root = &self.options.root;
-        match client.sync(root).await {
-            Ok(()) | Err(Zk::NoNode) => {}
-            Err(e) => return Err(e),
-        }
-        let (names, limit) = match query {
-            Query::Name(lock) => (vec![lock.clone()], 1),
-            Query::Prefix { space, prefix, after, limit } => {
-                let nodes = match client.list_children(root).await {
-                    Ok(nodes) => nodes,
-                    Err(Zk::NoNode) => return Ok(Vec::new()),
-                    Err(e) => return Err(e),
-                };
-                let after = |name: &Name| after.as_ref().is_none_or(|a| name > a);
-                let meant = |lock: &FullName| {
-                    lock.space == *space
-                        && lock.name.as_str().starts_with(prefix)
-                        && after(&lock.name)
-                };
-                let names = nodes.iter().filter_map(|n| names::decode(n)).filter(meant);
-                let mut names: Vec<FullName> = names.collect();
-                names.sort();
-                (names, *limit)
-            }
-        };
-        let mut lines = Vec::new();
-        for some in names.chunks(AT_ONCE) {
-            let parents: Vec<String> = some.iter().map(|lock| self.parent(lock)).collect();
-            let asked: Vec<_> = parents.iter().map(|p| client.get_children(p)).collect();
-            for ((lock, parent), answer) in some.iter().zip(&parents).zip(asked) {
-                let children = match answer.await {
-                    Ok((children, _)) => names::in_order(&children),
-                    Err(Zk::NoNode) => continue,
-                    Err(e) => return Err(e),
-                };
-                let all: Vec<&Child> = children.iter().collect();
-                let entries = self.read(client, parent, &all).await?;
-                let entries: Vec<Entry> = entries.into_iter().flatten().collect();
-                if !entries.is_empty() && lines.len() < limit {
-                    lines.push((lock.clone(), Line { entries, ..Line::default() }));
-                }
-            }
-            if lines.len() >= limit {
-                break;
-            }
-        }
-        Ok(lines)
-    }
-
-    /// Takes an entry away.
-    pub(crate) async fn oust(
-        self: &Arc<Self>,
-        lock: &FullName,
-        entry: &Entry,
-        how: Force,
-    ) -> Result<Forced, Error> {
-        let client = self.any_client().await?;
-        let path = format!("{}/{}", self.parent(lock), entry.spot);
-        loop {
-            let (data, stat) = match client.get_data(&path).await {
-                Ok(found) => found,
-                Err(Zk::NoNode) => return Ok(Forced::NoMatch),
-                Err(e) => return Err(trouble(e)),
-            };
-            if token(stat.czxid)? != entry.token {
-                return Ok(Forced::NoMatch);
-            }
-            let done = match (how, Record::read(&data)) {
-                (Force::Now, _) => client.delete(&path, Some(stat.version)).await,
-                (Force::Revoke, Some(record)) if record.revoked => return Ok(Forced::Done),
-                (Force::Revoke, Some(record)) => {
-                    let marked = record.marked().write();
-                    client.set_data(&path, &marked, Some(stat.version)).await.map(drop)
-                }
-                (Force::Revoke, None) => return Err(foreign()),
-            };
-            match done {
-                Ok(()) => return Ok(Forced::Done),
-                Err(Zk::NoNode) => return Ok(Forced::NoMatch),
-                // It changed meanwhile: looked at again.
-                Err(Zk::BadVersion) => {}
-                Err(e) => return Err(trouble(e)),
-            }
-        }
-    }
 }
 
 /// The names in a line, in order.
 async fn list(client: &Client, parent: &str) -> Result<Vec<Child>, Zk> {
     client.list_children(parent).await.map(|children| names::in_order(&children))
-}
-
-fn foreign() -> Error {
-    Error::new(Kind::Unsupported, "another kind of client holds the lock: it cannot be told")
-        .with_hint("take it away at once (--now), knowing that its holder goes on unaware")
 }

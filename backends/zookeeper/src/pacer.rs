@@ -3,19 +3,21 @@
 //! One task a session, on the library's own thread. It ends with the session, and ends it when
 //! nobody has used it for a while: an idle client writes nothing.
 
-use std::sync::Arc;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use distlock_core::lease::Wake;
 use distlock_core::seam::{Event, Key};
-use distlock_core::{Error, Why, engine};
+use distlock_core::{Clock, Error, Why, engine};
 use zookeeper_client::Error as Zk;
 
 use crate::names;
+use crate::place::Place;
 use crate::record::Record;
 use crate::session::Session;
-use crate::store::{Place, Shared};
+use crate::store::Shared;
 use crate::trouble::trouble;
 
 /// So many heartbeats in one timeout.
@@ -107,15 +109,13 @@ async fn sweep(shared: &Arc<Shared>, session: &Arc<Session>) -> Result<(), Error
     Ok(())
 }
 
-/// Watches what is held, so that an operator's word is heard at once.
+/// Watches what is held, so that an operator's word is heard at once, and that others wait.
 fn watch(shared: &Arc<Shared>, session: &Arc<Session>) {
     for (key, place) in session.unwatched() {
+        let clock = shared.clock.clone();
         let (shared, session) = (Arc::downgrade(shared), session.clone());
         engine::spawn(async move {
-            let why = tokio::select! {
-                why = ended(&session, &key, &place) => why,
-                () = session.ended() => None,
-            };
+            let why = until_ended(&clock, &shared, &session, &key, &place).await;
             if let Some(why) = why
                 && session.knows(&key.req)
                 && let Some(shared) = shared.upgrade()
@@ -124,6 +124,49 @@ fn watch(shared: &Arc<Shared>, session: &Arc<Session>) {
             }
         });
     }
+}
+
+/// Why a hold ended, as [`ended`]; tells once, meanwhile, that others wait.
+async fn until_ended(
+    clock: &Clock,
+    shared: &Weak<Shared>,
+    session: &Arc<Session>,
+    key: &Key,
+    place: &Place,
+) -> Option<Why> {
+    let mut company = pin!(company(clock, session, place));
+    let mut ended = pin!(ended(session, key, place));
+    let mut alone = true;
+    loop {
+        tokio::select! {
+            biased;
+            why = &mut ended => return why,
+            () = session.ended() => return None,
+            () = &mut company, if alone => {
+                alone = false;
+                if let Some(shared) = shared.upgrade() {
+                    shared.tell(Wake::Event(Event::Contended(key.clone())));
+                }
+            }
+        }
+    }
+}
+
+/// Completes when somebody stands behind an entry.
+async fn company(clock: &Clock, session: &Arc<Session>, place: &Place) {
+    while let Ok(client) = session.client() {
+        let Ok((children, watcher)) = client.list_and_watch_children(place.parent()).await else {
+            clock.sleep(LOOK).await;
+            continue;
+        };
+        drop(client);
+        let line = names::in_order(&children);
+        if line.last().is_some_and(|last| last.name != place.name()) {
+            return;
+        }
+        let _ = watcher.changed().await;
+    }
+    std::future::pending().await
 }
 
 /// Why an entry ended, or was taken away, without its client's doing; `None` when it was not.

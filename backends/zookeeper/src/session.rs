@@ -1,18 +1,19 @@
 //! One session with the ensemble: its connection, what it has in line, and how long it lasts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use distlock_core::line::Lease;
 use distlock_core::seam::Key;
-use distlock_core::{BootInstant, Error, FullName, Moment, ReqId};
+use distlock_core::{BootInstant, Error, FullName, Moment, ReqId, Token};
 use tokio::sync::{Notify, watch};
 use zookeeper_client::{Client, CreateMode, Error as Zk, StateWatcher};
 
+use crate::place::Place;
 use crate::pulse::Pulse;
-use crate::store::{Place, Shared};
+use crate::store::Shared;
 use crate::trouble::{is_over, trouble};
 
 /// A session. It ends, with all it has in line, when the leader has not heard of it for its
@@ -40,8 +41,16 @@ pub(crate) struct Session {
 #[derive(Default)]
 struct Entries {
     by_req: HashMap<ReqId, Entry>,
-    /// How many there are of a lock.
-    crowd: HashMap<FullName, usize>,
+    lines: HashMap<FullName, Ours>,
+}
+
+/// What a session has in one line.
+#[derive(Default)]
+struct Ours {
+    /// How many, with those whose join is unanswered.
+    all: usize,
+    /// Those whose place is known, in the order of the line.
+    seated: VecDeque<(Token, ReqId)>,
 }
 
 /// A request that has, or may have, an entry in line.
@@ -196,25 +205,57 @@ impl Session {
     /// A request is about to be put in line; true when others of this session are there.
     pub(crate) fn expect(&self, key: Key) -> bool {
         let mut entries = self.entries();
-        let lock = key.lock.clone();
-        if entries.by_req.insert(key.req, Entry { key, place: None }).is_some() {
+        if entries.by_req.contains_key(&key.req) {
             return true;
         }
-        let crowd = entries.crowd.entry(lock).or_default();
-        *crowd += 1;
-        *crowd > 1
+        let lock = key.lock.clone();
+        entries.by_req.insert(key.req, Entry { key, place: None });
+        let ours = entries.lines.entry(lock).or_default();
+        ours.all += 1;
+        ours.all > 1
     }
 
     /// How many of this session stand in a line.
     pub(crate) fn crowd(&self, lock: &FullName) -> usize {
-        self.entries().crowd.get(lock).copied().unwrap_or(0)
+        self.entries().lines.get(lock).map_or(0, |ours| ours.all)
     }
 
     /// It is in line.
     pub(crate) fn seat(&self, req: &ReqId, place: &Place) {
-        if let Some(entry) = self.entries().by_req.get_mut(req) {
-            entry.place = Some(place.clone());
+        let mut entries = self.entries();
+        let entries = &mut *entries;
+        let Some(entry) = entries.by_req.get_mut(req) else { return };
+        entry.place = Some(place.clone());
+        if let Some(ours) = entries.lines.get_mut(&entry.key.lock) {
+            let token = place.token();
+            let at = ours.seated.partition_point(|(other, _)| *other < token);
+            ours.seated.insert(at, (token, *req));
         }
+    }
+
+    /// Who is first in line once a place has left, if that is one of this session who waits.
+    pub(crate) fn next(&self, key: &Key, leaving: &Place) -> Option<Place> {
+        let entries = self.entries();
+        let seated = &entries.lines.get(&key.lock)?.seated;
+        let (first, next) = (seated.front()?, seated.get(1)?);
+        let next = entries.by_req.get(&next.1)?.place.as_ref()?;
+        // Nobody but these two is left of all who were ahead of it.
+        (first.0 == leaving.token() && next.is_clear() && next.waits()).then(|| next.clone())
+    }
+
+    /// A place of this session, by its name.
+    pub(crate) fn seated(&self, name: &str) -> Option<Place> {
+        let place = self.place(&crate::names::request(name)?)?;
+        (place.name() == name).then_some(place)
+    }
+
+    /// Whether all of these are places of this session.
+    pub(crate) fn all_seated<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> bool {
+        let entries = self.entries();
+        names.into_iter().all(|name| {
+            let entry = crate::names::request(name).and_then(|req| entries.by_req.get(&req));
+            entry.and_then(|e| e.place.as_ref()).is_some_and(|place| place.name() == name)
+        })
     }
 
     /// Where it stands, if that is known.
@@ -222,16 +263,16 @@ impl Session {
         self.entries().by_req.get(req)?.place.clone()
     }
 
-    /// It is not in line any more.
+    /// It is not in line any more, and never comes: whoever is behind it may count on that.
     pub(crate) fn forget(&self, req: &ReqId) {
         let mut entries = self.entries();
         let Some(gone) = entries.by_req.remove(req) else { return };
-        let left = entries.crowd.get_mut(&gone.key.lock).map(|crowd| {
-            *crowd -= 1;
-            *crowd
-        });
-        if left == Some(0) {
-            entries.crowd.remove(&gone.key.lock);
+        let Some(ours) = entries.lines.get_mut(&gone.key.lock) else { return };
+        ours.all -= 1;
+        if ours.all == 0 {
+            entries.lines.remove(&gone.key.lock);
+        } else if let Some(at) = ours.seated.iter().position(|(_, r)| r == req) {
+            ours.seated.remove(at);
         }
     }
 

@@ -1,14 +1,14 @@
 //! The store: the moves of the line family.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use distlock_core::capability::Capability;
 use distlock_core::info::Query;
 use distlock_core::lease::{Ears, Wake};
-use distlock_core::line::{Entry, Joined, Keeping, Lease, Line, LineStore, Lined, Proven, Spot};
+use distlock_core::line::{Entry, Joined, Keeping, Line, LineStore, Lined, Proven, Spot};
 use distlock_core::seam::{Ask, Backend, Force, Forced, Kept, Key, Released};
 use distlock_core::url::StoreUrl;
 use distlock_core::{BootInstant, Clock, Error, FullName, Moment, Proof, ReqId, Store, Token, Ttl};
@@ -16,9 +16,10 @@ use tokio::sync::{Mutex as Turn, Semaphore};
 use zookeeper_client::{Client, Error as Zk};
 
 use crate::capability::capability;
-use crate::look::{Listing, Seen};
+use crate::look::Listing;
 use crate::names;
 use crate::options::ZooKeeperOptions;
+use crate::place::Place;
 use crate::pool::Pool;
 use crate::session::Session;
 use crate::trouble::trouble;
@@ -203,106 +204,6 @@ pub fn node(lock: &FullName) -> String {
     names::encode(lock)
 }
 
-/// An entry of this client's own.
-#[derive(Clone)]
-pub struct Place(Arc<Own>);
-
-struct Own {
-    session: Arc<Session>,
-    /// Its whole path, and where in it the name begins.
-    path: String,
-    name: usize,
-    token: Token,
-    state: AtomicU8,
-    leaving: AtomicBool,
-    /// Until when its client was told to believe in it.
-    until: AtomicU64,
-    seen: Mutex<Option<Box<Seen>>>,
-}
-
-/// What a place is to its session.
-const WAITS: u8 = 0;
-const HOLDS: u8 = 1;
-const WATCHED: u8 = 2;
-
-impl Place {
-    pub(crate) fn new(session: &Arc<Session>, parent: &str, name: String, token: Token) -> Self {
-        Self(Arc::new(Own {
-            session: session.clone(),
-            path: format!("{parent}/{name}"),
-            name: parent.len() + 1,
-            token,
-            state: AtomicU8::new(WAITS),
-            leaving: AtomicBool::new(false),
-            until: AtomicU64::new(0),
-            seen: Mutex::default(),
-        }))
-    }
-
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.0.session
-    }
-
-    pub(crate) fn path(&self) -> &str {
-        &self.0.path
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        self.0.path.get(self.0.name..).unwrap_or_default()
-    }
-
-    pub(crate) fn parent(&self) -> &str {
-        self.0.path.get(..self.0.name - 1).unwrap_or_default()
-    }
-
-    pub(crate) fn token(&self) -> Token {
-        self.0.token
-    }
-
-    /// It holds the lock, for as long as this lease.
-    pub(crate) fn hold(&self, lease: &Lease) {
-        self.believe(lease);
-        let _ = self.swap(WAITS, HOLDS);
-    }
-
-    /// Its client is told of this lease.
-    pub(crate) fn believe(&self, lease: &Lease) {
-        self.0.until.store(lease.until().boot.as_nanos(), Ordering::Release);
-    }
-
-    /// Whether its client cannot believe in it any more: a hold that ended stays ended, though its
-    /// session goes on.
-    pub(crate) fn has_ended(&self, now: BootInstant) -> bool {
-        self.0.until.load(Ordering::Acquire) <= now.as_nanos()
-    }
-
-    /// Whether it is to be watched: true once.
-    pub(crate) fn to_watch(&self) -> bool {
-        self.swap(HOLDS, WATCHED)
-    }
-
-    pub(crate) fn watch_again(&self) {
-        let _ = self.swap(WATCHED, HOLDS);
-    }
-
-    fn swap(&self, from: u8, to: u8) -> bool {
-        self.0.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    pub(crate) fn seen(&self) -> Option<Seen> {
-        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).as_deref().cloned()
-    }
-
-    pub(crate) fn saw(&self, line: Seen) {
-        *self.0.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(line));
-    }
-
-    /// It is about to leave; true when it was before.
-    pub(crate) fn leaving(&self) -> bool {
-        self.0.leaving.swap(true, Ordering::AcqRel)
-    }
-}
-
 impl Store for ZooKeeper {
     fn into_backend(self) -> Arc<dyn Backend> {
         Arc::new(Lined::new(self))
@@ -339,16 +240,11 @@ impl LineStore for ZooKeeper {
     }
 
     async fn line(&self, lock: &FullName, me: &Place) -> Result<Line, Error> {
-        let session = me.session();
-        // Over: it stands in no line any more.
-        let Ok(client) = session.client() else { return Ok(Line::default()) };
-        match self.0.in_time(session, self.0.line_of(&client, lock, me)).await {
-            Ok(line) => Ok(line),
-            Err(e) => {
-                let e = session.failed(e);
-                if session.is_over() { Ok(Line::default()) } else { Err(self.at(e)) }
-            }
-        }
+        self.0.line(lock, me).await.map_err(|e| self.at(e))
+    }
+
+    async fn line_up(&self, key: &Key, me: &Place) -> Result<(Line, Option<Proven>), Error> {
+        self.0.line_up(key, me).await.map_err(|e| self.at(e))
     }
 
     async fn gone(&self, lock: &FullName, watch: &[Spot], _seen: u64) {

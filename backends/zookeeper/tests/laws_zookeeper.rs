@@ -5,8 +5,6 @@
 
 mod shared;
 
-use distlock_testkit::servers::{Server, zookeeper};
+use distlock_testkit::servers::zookeeper;
 
-shared::laws!("one", Server, || Server::start(zookeeper()), |server: &Server| server
-    .addr()
-    .to_string());
+shared::laws!("one", Server, || Server::start(zookeeper()), std::slice::from_ref);

@@ -4,4 +4,4 @@ mod shared;
 
 use distlock_testkit::servers::Ensemble;
 
-shared::laws!("three", Ensemble, Ensemble::start, |ensemble: &Ensemble| ensemble.hosts());
+shared::laws!("three", Ensemble, Ensemble::start, Ensemble::servers);

@@ -25,21 +25,27 @@ pub(crate) async fn wipe(url: &str, lock: &FullName) {
     }
 }
 
-/// The suite of servers that are started once.
+/// The suite of servers that are started once. `$each` lists them.
 macro_rules! laws {
-    ($word:literal, $servers:ty, $start:expr, $hosts:expr) => {
+    ($word:literal, $servers:ty, $start:expr, $each:expr) => {
         use std::process::ExitCode;
         use std::sync::Arc;
         use std::sync::atomic::{AtomicU32, Ordering};
 
         use distlock_core::engine;
         use distlock_core::url::StoreUrl;
-        use distlock_testkit::{Made, Suite, run};
+        use distlock_testkit::servers::Server;
+        use distlock_testkit::{Made, Road, Site, Suite, run};
         use distlock_zookeeper::capability;
         use tokio::sync::Mutex;
 
         static SERVERS: Mutex<Option<Arc<$servers>>> = Mutex::const_new(None);
         static SITE: AtomicU32 = AtomicU32::new(0);
+
+        fn servers(site: &Site) -> &[Server] {
+            let each: fn(&$servers) -> &[Server] = $each;
+            each(site.kept::<Arc<$servers>>().expect("its servers"))
+        }
 
         fn main() -> ExitCode {
             let suite = Suite::by_url(
@@ -55,7 +61,10 @@ macro_rules! laws {
                         }
                         let servers = running.clone().expect("started");
                         let site = SITE.fetch_add(1, Ordering::Relaxed);
-                        let hosts = $hosts(&servers);
+                        let each: fn(&$servers) -> &[Server] = $each;
+                        let hosts: Vec<String> =
+                            each(&servers).iter().map(|s| s.addr().to_string()).collect();
+                        let hosts = hosts.join(",");
                         let url = format!("zookeeper://{hosts}/{}-{site}?tick=200ms", $word);
                         Ok(Made::with(url, servers))
                     })
@@ -65,7 +74,22 @@ macro_rules! laws {
                     Box::pin(shared::connect(url))
                 },
             )
-            .lose(|site, lock| Box::pin(shared::wipe(site.url(), lock)));
+            .lose(|site, lock| Box::pin(shared::wipe(site.url(), lock)))
+            // One after another, as one restarts an ensemble.
+            .restart(|site| {
+                Box::pin(async move {
+                    for server in servers(site) {
+                        server.restart().await.expect("it starts again");
+                    }
+                })
+            })
+            // A join without an answer is looked for before it can be undone.
+            .road(|site| {
+                Box::pin(async move {
+                    let all: Vec<_> = servers(site).iter().map(Server::addr).collect();
+                    Road::past(site.url(), &all).await.map(Road::undo_needs_answers)
+                })
+            });
             let code = run(suite);
             // By hand: what a static holds is not dropped, and the servers would outlive the test.
             drop(SERVERS.blocking_lock().take());

@@ -7,6 +7,7 @@ mod child;
 mod crowd;
 mod ensemble;
 mod errors;
+mod handover;
 mod interop;
 mod kit;
 mod replies;
@@ -28,6 +29,7 @@ fn main() {
         crowd::TRIALS,
         ensemble::TRIALS,
         errors::TRIALS,
+        handover::TRIALS,
         interop::TRIALS,
         replies::TRIALS,
         sessions::TRIALS,
