@@ -5,6 +5,7 @@
 mod memcached;
 pub(crate) mod redis;
 pub(crate) mod sql;
+pub(crate) mod zookeeper;
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -27,6 +28,7 @@ enum Door {
     Thread(mpsc::Sender<(usize, oneshot::Sender<()>)>),
     Redis(redis::Redis),
     Sql(sql::Sql),
+    ZooKeeper(zookeeper::ZooKeeper),
 }
 
 fn fail(e: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -64,12 +66,22 @@ impl Raw {
         Self(Door::Sql(sql))
     }
 
+    /// Creates and deletes of a node.
+    pub(crate) fn zookeeper(zookeeper: zookeeper::ZooKeeper) -> Self {
+        Self(Door::ZooKeeper(zookeeper))
+    }
+
     /// Takes and gives back: two calls.
     pub(crate) async fn cycle(&self, name: usize) {
+        // The second call needs the first one's answer.
+        if let Door::ZooKeeper(zookeeper) = &self.0 {
+            return zookeeper.cycle(name).await;
+        }
         for take in [true, false] {
             match &self.0 {
                 Door::Redis(redis) => redis.call(name, take).await,
                 Door::Sql(sql) => sql.update(name).await,
+                Door::ZooKeeper(_) => {}
                 Door::Memory(rows) => {
                     if let Ok(mut rows) = rows.lock() {
                         rows[name] += 1;

@@ -44,9 +44,12 @@ pub(crate) async fn all(store: &str, quick: bool) -> Result<Vec<Row>, Error> {
     }
     rows.push(together(store, "64 names in parallel", &locks, raw, 64, 64, size.each).await?);
     for peer in peers {
-        rows.push(beside(store, &locks, peer, size.each).await?);
+        rows.push(beside(store, "64 names in parallel", &locks, peer, 64, 64, size.each).await?);
     }
     rows.push(together(store, "16 tasks on one name", &locks, raw, 16, 1, size.each).await?);
+    for peer in peers.iter().filter(|peer| peer.keeps_a_line()) {
+        rows.push(beside(store, "16 tasks on one name", &locks, peer, 16, 1, size.each).await?);
+    }
     rows.extend(line(store, &locks, size.crowd, call).await?);
     locks.close().await;
     if store != "memory" {
@@ -177,20 +180,28 @@ async fn together(
 }
 
 /// Ours, then a peer's.
-async fn beside(store: &str, locks: &Locks, peer: &Peer, each: usize) -> Result<Row, Error> {
-    let ours = many(locks, 64, 64, each).await?;
-    let theirs = side_by_side(64, |task| {
-        let peer = peer.clone();
+async fn beside(
+    store: &str,
+    scene: &'static str,
+    locks: &Locks,
+    peer: &Peer,
+    tasks: usize,
+    names: usize,
+    each: usize,
+) -> Result<Row, Error> {
+    let ours = many(locks, tasks, names, each).await?;
+    let theirs = side_by_side(tasks, |task| {
+        let (peer, name) = (peer.clone(), format!("peer {}", task % names));
         async move {
             for _ in 0..each {
-                peer.cycle(&format!("peer {task}")).await?;
+                peer.cycle(&name).await?;
             }
             Ok(())
         }
     });
-    let (ours, theirs) = (rate(64 * each, ours), rate(64 * each, theirs.await?));
+    let (ours, theirs) = (rate(tasks * each, ours), rate(tasks * each, theirs.await?));
     let figure = format!("cycles/s, raw = {}", peer.name());
-    Ok(Row::new(store, "64 names in parallel", figure, ours, Some(theirs)))
+    Ok(Row::new(store, scene, figure, ours, Some(theirs)))
 }
 
 /// Sixteen tasks in one line for a while: how long from a release to the next grant, in raw calls,

@@ -48,5 +48,6 @@ pub use sentinels::Sentinels;
 pub use tls::Certs;
 pub use wallclock::WallClock;
 pub use zookeeper::{
-    Ensemble, ZOOKEEPER_TICK, four_letters, lonely_zookeeper, zookeeper, zookeeper_with,
+    Ensemble, ZOOKEEPER_TICK, durable_zookeeper, four_letters, lonely_zookeeper, zookeeper,
+    zookeeper_with,
 };

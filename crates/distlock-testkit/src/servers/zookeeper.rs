@@ -40,7 +40,14 @@ pub fn zookeeper() -> Program {
 /// The same, with these lines in its configuration besides: the last one of a kind counts.
 #[must_use]
 pub fn zookeeper_with(lines: &[&str]) -> Program {
-    program(lines.iter().map(ToString::to_string).collect(), "")
+    program(lines.iter().map(ToString::to_string).collect(), QUICK)
+}
+
+/// One that does not answer before what it was told is on its disk, as servers do unless told
+/// otherwise: for measuring.
+#[must_use]
+pub fn durable_zookeeper() -> Program {
+    program(Vec::new(), &[])
 }
 
 /// One that has lost the two others of its ensemble, and answers questions all the same. The ports
@@ -51,10 +58,14 @@ pub fn lonely_zookeeper(quorum: &Port, election: &Port) -> Program {
     // Nobody listens on these.
     let others = ["server.2=127.0.0.1:1:2", "server.3=127.0.0.1:3:4"].map(str::to_owned);
     let servers = [vec![mine], others.to_vec()].concat();
-    program(servers, "-Dreadonlymode.enabled=true").file("myid", "1").probe(b"isro", &[b"ro"])
+    let options = &["-Dzookeeper.forceSync=no", "-Dreadonlymode.enabled=true"];
+    program(servers, options).file("myid", "1").probe(b"isro", &[b"ro"])
 }
 
-fn program(servers: Vec<String>, option: &'static str) -> Program {
+/// Data that need not outlast the machine need not wait for its disk.
+const QUICK: &[&str] = &["-Dzookeeper.forceSync=no"];
+
+fn program(servers: Vec<String>, options: &'static [&'static str]) -> Program {
     let args = move |port: u16, dir: &Path| {
         // Its port is known only now.
         let config = dir.join("zoo.cfg");
@@ -66,12 +77,11 @@ fn program(servers: Vec<String>, option: &'static str) -> Program {
             "-XX:+UseSerialGC",
             "-Djava.net.preferIPv4Stack=true",
             "-Dzookeeper.jmx.log4j.disable=true",
-            "-Dzookeeper.forceSync=no",
             "-Dznode.container.checkIntervalMs=2000",
         ]
         .map(str::to_owned)
         .to_vec();
-        args.extend((!option.is_empty()).then(|| option.to_owned()));
+        args.extend(options.iter().map(ToString::to_string));
         args.extend(["-cp".to_owned(), jars.join(":")]);
         args.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".to_owned());
         args.push(config.display().to_string());
@@ -159,7 +169,7 @@ impl Ensemble {
                 }
                 lines.push(format!("server.{}=127.0.0.1:{}:{}", other + 1, pair[0], pair[1]));
             }
-            programs.push(program(lines, "").file("myid", (me + 1).to_string()));
+            programs.push(program(lines, QUICK).file("myid", (me + 1).to_string()));
         }
         let [a, b, c] = [programs.remove(0), programs.remove(0), programs.remove(0)];
         let (a, b, c) = tokio::join!(Server::start(a), Server::start(b), Server::start(c));
