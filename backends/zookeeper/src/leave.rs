@@ -1,6 +1,7 @@
 //! Leaving a line, and calling who is next.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use distlock_core::Error;
 use distlock_core::seam::{Key, Released};
@@ -11,6 +12,9 @@ use crate::place::Place;
 use crate::session::Session;
 use crate::store::Shared;
 use crate::trouble::{is_over, of_multi};
+
+/// Who gives back is told soon that there is no answer: it is repeated anyway.
+const ANSWER: Duration = Duration::from_secs(4);
 
 impl Shared {
     pub(crate) async fn leave(
@@ -40,7 +44,8 @@ impl Shared {
         let Ok(client) = session.client() else { return Ok(self.was_lost(key, place)) };
         // A delete whose answer was lost may have done it: what is gone then was not lost.
         let again = place.leaving();
-        match self.delete(&client, key, place).await {
+        let delete = self.clock.timeout(ANSWER, self.delete(&client, key, place)).await;
+        match delete.unwrap_or(Err(Zk::Timeout)) {
             Ok(()) => {
                 session.forget(&key.req);
                 Ok(Released::Released)
