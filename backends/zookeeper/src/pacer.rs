@@ -166,7 +166,7 @@ async fn company(clock: &Clock, session: &Arc<Session>, place: &Place) {
         }
         let _ = watcher.changed().await;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Why an entry ended, or was taken away, without its client's doing; `None` when it was not.
