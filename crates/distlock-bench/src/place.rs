@@ -12,7 +12,7 @@ use crate::raw::sql::Sql;
 use crate::raw::{self, Raw};
 
 /// What can be measured.
-pub(crate) const STORES: [&str; 20] = [
+pub(crate) const STORES: [&str; 21] = [
     "memory",
     "sqlite",
     "sqlite-normal",
@@ -33,6 +33,7 @@ pub(crate) const STORES: [&str; 20] = [
     "postgres-row-lock",
     "postgres-version",
     "etcd",
+    "zookeeper",
 ];
 
 /// A store and the raw calls beside it. What keeps it alive ends with it.
@@ -145,6 +146,13 @@ impl Place {
                 let url = format!("etcd://{}", server.addr());
                 let peers = vec![Peer::Service(raw.clone())];
                 Self { peers, _keep: Box::new(server), ..of(url, Raw::etcd(raw)) }
+            }
+            "zookeeper" => {
+                let server = Server::start(servers::durable_zookeeper()).await?;
+                let raw = raw::zookeeper::ZooKeeper::open(server.addr(), names).await?;
+                let peers = vec![Peer::zookeeper(server.addr()).await?];
+                let url = format!("zookeeper://{}", server.addr());
+                Self { peers, _keep: Box::new(server), ..of(url, Raw::zookeeper(raw)) }
             }
             "memory" => of("memory:".to_owned(), Raw::memory(names)),
             other => {

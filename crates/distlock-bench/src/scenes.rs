@@ -47,7 +47,7 @@ pub(crate) async fn all(store: &str, quick: bool) -> Result<Vec<Row>, Error> {
         rows.push(beside(store, "64 names in parallel", &locks, peer, (64, 64), size.each).await?);
     }
     rows.push(together(store, "16 tasks on one name", &locks, raw, 16, 1, size.each).await?);
-    for peer in peers.iter().filter(|p| p.waits()) {
+    for peer in peers.iter().filter(|peer| peer.keeps_a_line()) {
         rows.push(beside(store, "16 tasks on one name", &locks, peer, (16, 1), size.each).await?);
     }
     rows.extend(line(store, &locks, size.crowd, call).await?);

@@ -13,6 +13,7 @@
 //! | a server whose wall clock moves | [`WallClock`], [`Redis::clock`], [`Postgres::clock`] |
 //! | a primary, replicas and sentinels | [`Sentinels`] |
 //! | a Redis Cluster | [`Cluster`], [`Migration`] |
+//! | a ZooKeeper, or three | [`zookeeper()`], [`Ensemble`], [`four_letters`] |
 //! | talking to one without a client | [`raw`], [`Wire`], [`Reply`] |
 //! | what is no server at all | [`Imposter`] |
 
@@ -33,6 +34,7 @@ mod resp;
 mod sentinels;
 mod tls;
 mod wallclock;
+mod zookeeper;
 
 pub use cluster::{Cluster, Migration};
 pub use etcd::{EtcdCluster, etcd, etcd_metric, etcd_tls, etcdctl, etcdctl_command};
@@ -48,3 +50,7 @@ pub use resp::{Reply, Wire, raw};
 pub use sentinels::Sentinels;
 pub use tls::Certs;
 pub use wallclock::WallClock;
+pub use zookeeper::{
+    Ensemble, ZOOKEEPER_TICK, durable_zookeeper, four_letters, lonely_zookeeper, zookeeper,
+    zookeeper_with,
+};

@@ -117,10 +117,14 @@ impl<S: LineStore> Inner<S> {
         seen: Option<Watcher<'_>>,
     ) -> Result<Attempt, Error> {
         let (me, mut last) = (self.store.token(&place), Standing::default());
+        let mut proof = None;
         loop {
             let watch = match turn(&line, me) {
                 Turn::Mine => {
-                    let lease = Box::pin(self.prove(stand, &place, until)).await?;
+                    let lease = match proof.take() {
+                        Some(proven) => self.proven(stand, &place, proven)?,
+                        None => Box::pin(self.prove(stand, &place, until)).await?,
+                    };
                     return Ok(self.grant(ask, place, lease, &line));
                 }
                 Turn::Behind(watch) => watch,
@@ -141,40 +145,54 @@ impl<S: LineStore> Inner<S> {
             let since = std::mem::take(&mut line).seen;
             let look = jittered(look_again(ask.ttl, seen.is_some()), ask);
             let look = self.clock().now().plus(look).min(until);
-            self.doze(stand, &watch, since, look).await;
+            let called = self.doze(stand, &watch, since, look).await;
             stand.alive()?;
             if let Some(grant) = self.desk.enter(ask, self.moment())? {
                 // Its owner holds the lock, and it shares that hold: its own place is for others.
                 self.give_up_place(stand, place);
                 return Ok(Attempt::Granted(grant));
             }
-            line = Box::pin(self.look(stand, &place, until)).await?;
+            (line, proof) = Box::pin(self.look(stand, &place, until, called)).await?;
         }
     }
 
-    /// Sleeps until one of those watched is gone, or rung, or until a moment.
-    async fn doze(&self, stand: &Stand<'_, S>, watch: &[Spot], since: u64, until: BootInstant) {
+    /// Sleeps until one of those watched is gone, or rung, or until a moment; false for that.
+    async fn doze(
+        &self,
+        stand: &Stand<'_, S>,
+        watch: &[Spot],
+        since: u64,
+        until: BootInstant,
+    ) -> bool {
         let until = until.min(stand.end());
         let gone = Box::pin(self.store.gone(&stand.waiter.key.lock, watch, since));
         let timer = Box::pin(self.clock().sleep_until(until));
         tokio::select! {
             biased;
-            () = stand.waiter.bell.notified() => {}
-            () = gone => {}
-            () = timer => {}
+            () = stand.waiter.bell.notified() => true,
+            () = gone => true,
+            () = timer => false,
         }
     }
 
-    /// The line as it is now. Trouble that passes while the place is kept costs nothing.
+    /// The line as it is now, for one who was called up with its proof if the store has it. Trouble that passes while the place is kept costs nothing.
     async fn look(
         &self,
         stand: &Stand<'_, S>,
         place: &S::Place,
         until: BootInstant,
-    ) -> Result<Line, Error> {
+        called: bool,
+    ) -> Result<(Line, Option<Proven>), Error> {
+        let key = &stand.waiter.key;
         loop {
-            let line = self.store.line(&stand.waiter.key.lock, place);
-            match self.in_lease(stand, self.bounded(line)).await? {
+            let answer = match called {
+                true => self.in_lease(stand, self.bounded(self.store.line_up(key, place))).await?,
+                false => {
+                    let line = self.bounded(self.store.line(&key.lock, place));
+                    self.in_lease(stand, line).await?.map(|line| (line, None))
+                }
+            };
+            match answer {
                 Ok(line) => return Ok(line),
                 Err(e) => self.pause(stand, until, e).await?,
             }
@@ -191,12 +209,7 @@ impl<S: LineStore> Inner<S> {
         loop {
             let prove = self.store.prove(&stand.waiter.key, place);
             match self.in_lease(stand, self.bounded(prove)).await? {
-                Ok(Proven::Mine(lease)) => {
-                    stand.joined(place.clone(), lease);
-                    stand.alive()?;
-                    return Ok(lease);
-                }
-                Ok(Proven::Lost(why)) => return Err(out_of_line(why)),
+                Ok(proven) => return self.proven(stand, place, proven),
                 Err(e) => self.pause(stand, until, e).await?,
             }
         }
@@ -217,6 +230,23 @@ impl<S: LineStore> Inner<S> {
                 // It may have been kept meanwhile, and lasts longer now.
                 () = self.clock().sleep_until(stand.end()) => stand.alive()?,
             }
+        }
+    }
+
+    /// What a proof means. It may come late: then nothing is proven by it.
+    fn proven(
+        &self,
+        stand: &Stand<'_, S>,
+        place: &S::Place,
+        proven: Proven,
+    ) -> Result<Lease, Error> {
+        match proven {
+            Proven::Mine(lease) => {
+                stand.joined(place.clone(), lease);
+                stand.alive()?;
+                Ok(lease)
+            }
+            Proven::Lost(why) => Err(out_of_line(why)),
         }
     }
 
@@ -303,8 +333,8 @@ fn out_of_line(why: Why) -> Error {
     let e = Error::new(Kind::Cancelled, what)
         .transient()
         .with_hint("ask again: a new acquire joins the end of the line");
-    // By our own clock alone: its turn may have come while it could not hear of it.
-    if why == Why::Expired { e.unknown() } else { e }
+    // Its turn may have come while nothing could be heard of it.
+    if matches!(why, Why::Revoked | Why::Gone) { e } else { e.unknown() }
 }
 
 fn another_number(n: std::num::NonZeroU32) -> Error {
