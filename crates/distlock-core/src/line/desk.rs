@@ -245,9 +245,10 @@ impl<P: Clone> Desk<P> {
             let key = w.key.clone();
             Some((Some(w.clone()), Keeping { key, place, ttl: lease.ttl, held: false }))
         });
-        let lingering = tables.leaving.values().filter(|l| l.cause == Cause::Lingering).map(|l| {
-            let (key, place) = (l.key.clone(), l.place.clone());
-            (None, Keeping { key, place, ttl: l.lease.ttl, held: false })
+        let lingering = tables.leaving.values().filter(|l| l.cause == Cause::Lingering);
+        let lingering = lingering.filter_map(|l| {
+            let (key, place) = (l.key.clone(), l.place.clone()?);
+            Some((None, Keeping { key, place, ttl: l.lease.ttl, held: false }))
         });
         waiting.chain(lingering).collect()
     }

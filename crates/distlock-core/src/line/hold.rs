@@ -56,7 +56,8 @@ impl<P> Hold<P> {
 #[derive(Clone)]
 pub(super) struct Leaving<P> {
     pub(super) key: Key,
-    pub(super) place: P,
+    /// `None` when its join was never answered.
+    pub(super) place: Option<P>,
     pub(super) lease: Lease,
     pub(super) at: BootInstant,
     pub(super) cause: Cause,
@@ -77,7 +78,7 @@ pub(super) enum Cause {
 
 impl<P> Leaving<P> {
     pub(super) fn of(hold: Hold<P>, at: BootInstant, cause: Cause) -> Self {
-        Self { key: hold.key, place: hold.place, lease: hold.lease, at, cause }
+        Self { key: hold.key, place: Some(hold.place), lease: hold.lease, at, cause }
     }
 }
 

@@ -110,7 +110,7 @@ impl<S: LineStore> Inner<S> {
                 self.leave_later(l);
                 Ok(())
             }
-            Left::Leaving(l) => self.leave(key, Some(&l.place)).await.map(drop),
+            Left::Leaving(l) => self.leave(key, l.place.as_ref()).await.map(drop),
             Left::Nothing => self.leave(key, None).await.map(drop),
         }
     }
@@ -126,9 +126,10 @@ impl<S: LineStore> Inner<S> {
                 Ok(Released::Released)
             }
             Left::Leaving(l) => {
-                let left = self.leave(key, Some(&l.place)).await?;
+                let left = self.leave(key, l.place.as_ref()).await?;
                 // Taken away before: its end is no release.
-                Ok(if l.cause == Cause::Unfinished { left } else { Released::WasLost })
+                let ours = l.cause == Cause::Unfinished || l.place.is_none();
+                Ok(if ours { left } else { Released::WasLost })
             }
             Left::Nothing => self.leave(key, None).await,
         }

@@ -85,7 +85,7 @@ impl<S: LineStore> Inner<S> {
     async fn see_out(&self, leaving: Leaving<S::Place>) {
         let end = self.clock().now().plus(leaving.lease.ttl).plus(GRACE);
         let mut wait = FIRST_RETRY;
-        while let Err(e) = self.leave(&leaving.key, Some(&leaving.place)).await {
+        while let Err(e) = self.leave(&leaving.key, leaving.place.as_ref()).await {
             if self.clock().now() >= end {
                 tracing::warn!(lock = %leaving.key.lock, error = %e, "left to end with its session");
                 return;

@@ -13,7 +13,7 @@ use super::turn::{Turn, turn};
 use super::view::{changed, look_again, standing};
 use crate::busy::Standing;
 use crate::clock::BootInstant;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Outcome};
 use crate::lost::Why;
 use crate::seam::{Ask, Attempt, Watcher};
 use crate::token::Token;
@@ -66,12 +66,17 @@ impl<S: LineStore> Drop for Stand<'_, S> {
         if !self.inner.desk.unstand(&self.waiter) {
             return;
         }
-        let joined = self.waiter.state().joined.take();
-        if let Some((place, lease)) = joined {
-            let at = self.inner.clock().now().plus(self.waiter.ttl.min(ORPHANED));
-            let key = self.waiter.key.clone();
-            self.inner.leave_later(Leaving { key, place, lease, at, cause: Cause::Orphan });
-        }
+        let (place, lease) = match self.waiter.state().joined.take() {
+            Some((place, lease)) => (Some(place), lease),
+            // Its join was sent, and its answer did not find it any more.
+            None => {
+                let (sent, ttl) = (self.inner.moment(), self.waiter.ttl);
+                (None, Lease { sent, ttl, margin: Duration::ZERO })
+            }
+        };
+        let at = self.inner.clock().now().plus(self.waiter.ttl.min(ORPHANED));
+        let key = self.waiter.key.clone();
+        self.inner.leave_later(Leaving { key, place, lease, at, cause: Cause::Orphan });
     }
 }
 
@@ -92,11 +97,24 @@ impl<S: LineStore> Inner<S> {
         // On the list before it is sent: news may come before its answer.
         let stand = Stand { inner: self, waiter: self.desk.stand(ask) };
         // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
-        let joined = Box::pin(self.bounded(self.store.join(ask))).await?;
+        let joined = Box::pin(self.bounded(self.store.join(ask))).await;
         let (place, line, lease) = match joined {
-            Joined::In { place, line, lease } => (place, line, lease),
-            Joined::Refused(line) => return Ok(Attempt::Busy(standing(&line, None))),
-            Joined::Spent => return Err(spent()),
+            Ok(Joined::In { place, line, lease }) => (place, line, lease),
+            // It does not stand in line, and never will.
+            Ok(Joined::Refused(line)) => {
+                self.desk.unstand(&stand.waiter);
+                return Ok(Attempt::Busy(standing(&line, None)));
+            }
+            Ok(Joined::Spent) => {
+                self.desk.unstand(&stand.waiter);
+                return Err(spent());
+            }
+            Err(e) => {
+                if e.outcome() == Outcome::NotApplied {
+                    self.desk.unstand(&stand.waiter);
+                }
+                return Err(e);
+            }
         };
         stand.joined(place.clone(), lease);
         if turn(&line, self.store.token(&place)) == Turn::Mine {
@@ -309,6 +327,7 @@ impl<S: LineStore> Inner<S> {
         let joined = stand.waiter.state().joined.take();
         if let Some((_, lease)) = joined {
             let (key, at) = (stand.waiter.key.clone(), self.clock().now());
+            let place = Some(place);
             self.leave_later(Leaving { key, place, lease, at, cause: Cause::Unfinished });
         }
     }

@@ -67,6 +67,34 @@ async fn an_orphan_leaves_after_its_ttl() {
     assert_eq!(scene.line(), [holder.req, lives.req]);
 }
 
+/// The same for one that was dropped before the answer to its join came: nobody here knows its
+/// place, and it would stand in everybody's way for as long as its client lives.
+#[tokio::test]
+async fn an_orphan_whose_join_was_unanswered_leaves_too() {
+    let scene = Scene::new();
+    let (a, b, holder) = (scene.client(), scene.client(), Ask { ttl: TTL * 100, ..ask() });
+    scene.lock(&a, &holder).await;
+    let warm = waiting();
+    drop(scene.stands(&b, &warm).await);
+    scene.run(b.abandon(&warm.key())).await.expect("an answer");
+    let (lost, lives) = (waiting(), waiting());
+    scene.store.fault(Fault::Mute);
+    let mut asking = Box::pin(b.acquire(&lost, None));
+    assert!(poll_once(asking.as_mut()).await.is_none());
+    drop(asking);
+    scene.store.fault(Fault::None);
+    assert_eq!(scene.line(), [holder.req, lost.req]);
+    let start = scene.clock.now();
+    let mut living = scene.stands(&b, &lives).await;
+    while scene.line().contains(&lost.req) {
+        assert!(poll_once(living.as_mut()).await.is_none());
+        scene.tick().await;
+        assert!(scene.clock.now().since(start) < TTL * 2, "it stays");
+    }
+    assert!(scene.clock.now().since(start) >= TTL, "it may yet ask again");
+    assert_eq!(scene.line(), [holder.req, lives.req]);
+}
+
 /// A release without an answer goes on in the background, also when the last to release is not the
 /// request the store knows.
 #[tokio::test]
