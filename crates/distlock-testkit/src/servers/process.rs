@@ -17,8 +17,9 @@ use super::Program;
 use super::offspring;
 use super::port::{Port, is_free, is_listened_on_by};
 
-/// How long a server may take until it answers.
-const START: Duration = Duration::from_secs(20);
+/// How long a server may take until it answers. Seconds as a rule; three Java machines that elect
+/// a leader on a busy machine take their time, and only a server that never comes waits it out.
+const START: Duration = Duration::from_secs(90);
 const BETWEEN: Duration = Duration::from_millis(10);
 /// How many ports are tried when each is taken before the server gets to it.
 const TRIES: u32 = 10;

@@ -78,6 +78,9 @@ fn program(servers: Vec<String>, options: &'static [&'static str]) -> Program {
             "-Djava.net.preferIPv4Stack=true",
             "-Dzookeeper.jmx.log4j.disable=true",
             "-Dznode.container.checkIntervalMs=2000",
+            // Whoever hears nothing in an election asks again, after twice as long each time, up to
+            // a minute: one that was started a moment too early would wait for that.
+            "-Dzookeeper.fastleader.maxNotificationInterval=1000",
         ]
         .map(str::to_owned)
         .to_vec();
