@@ -16,6 +16,8 @@ pub(crate) struct Outcome {
     pub(crate) failed: u64,
     pub(crate) took: Duration,
     pub(crate) log: PathBuf,
+    /// The tests that failed, by name.
+    pub(crate) red: Vec<String>,
 }
 
 /// The root of the workspace.
@@ -52,6 +54,8 @@ pub(crate) fn run(name: &str, mut command: Command) -> Outcome {
     let started = clock.now();
     let file = name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     let log = scratch().unwrap_or_default().join(format!("{file}.log"));
+    // A backtrace buries what a test said under the frames of its runtime.
+    command.env("RUST_BACKTRACE", "0");
     let status = File::create(&log).and_then(|out| {
         let err = out.try_clone()?;
         command.stdin(Stdio::null()).stdout(out).stderr(err).status()
@@ -66,7 +70,22 @@ pub(crate) fn run(name: &str, mut command: Command) -> Outcome {
             false
         }
     };
-    Outcome { name: name.to_owned(), ok, passed, failed, took, log }
+    Outcome { name: name.to_owned(), ok, passed, failed, took, log, red: red(&text) }
+}
+
+/// The names of the tests that failed, as their runner printed them.
+fn red(text: &str) -> Vec<String> {
+    let failed = |line: &str| {
+        let name = line.strip_prefix("test ")?.strip_suffix("FAILED")?;
+        Some(name.trim_end_matches([' ', '.']).to_owned())
+    };
+    text.lines().filter_map(failed).collect()
+}
+
+/// What of an output tells why it failed: not what went well.
+fn worth_reading(text: &str) -> Vec<&str> {
+    let dull = |line: &str| line.starts_with("test ") && line.ends_with(" ok");
+    text.lines().filter(|line| !dull(line) && !line.trim().is_empty()).collect()
 }
 
 /// Adds up the closing lines of the test runners in an output.
@@ -82,8 +101,8 @@ fn counted(text: &str) -> (u64, u64) {
 }
 
 impl Outcome {
-    /// One line about it, and the end of its log when it failed.
-    pub(crate) fn print(&self) {
+    /// Prints one line about it, and the end of its log when it failed.
+    pub(crate) fn print(self) -> Self {
         let mark = if self.ok { "ok    " } else { "FAILED" };
         let count = match (self.passed, self.failed) {
             (0, 0) => String::new(),
@@ -94,12 +113,13 @@ impl Outcome {
         if !self.ok {
             let text = fs::read(&self.log).unwrap_or_default();
             let text = String::from_utf8_lossy(&text).into_owned();
-            let lines: Vec<&str> = text.lines().collect();
+            let lines = worth_reading(&text);
             for line in &lines[lines.len().saturating_sub(80)..] {
                 println!("    | {line}");
             }
             println!("    the whole output: {}", self.log.display());
         }
+        self
     }
 }
 
@@ -113,5 +133,15 @@ mod tests {
                     test result: FAILED. 3 passed; 2 failed; 0 ignored\n";
         assert_eq!(counted(text), (15, 2));
         assert_eq!(counted("nothing"), (0, 0));
+    }
+
+    #[test]
+    fn what_failed_is_named_and_what_went_well_is_left_out() {
+        let text = "running 3 tests\ntest a::b ... ok\ntest c::d      ... FAILED\n\nit broke\n\
+                    test e ... ok\ntest result: FAILED. 2 passed; 1 failed\n";
+        assert_eq!(red(text), ["c::d"]);
+        let left = worth_reading(text);
+        assert_eq!(left.len(), 4, "{left:?}");
+        assert!(left.contains(&"it broke") && !left.contains(&"test e ... ok"));
     }
 }

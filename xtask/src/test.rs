@@ -18,28 +18,23 @@ pub(crate) fn run(filter: Option<&str>) -> Result<(), String> {
     let started = clock.now();
     setup::run()?;
     let mut done = Vec::new();
-    let mut finish = |outcome: Outcome| {
-        outcome.print();
-        done.push(outcome);
-    };
-
     if filter.is_none() {
-        finish(part("format", cargo(&["fmt", "--all", "--check"])));
-        finish(part("lints", cargo(&CLIPPY)));
+        done.push(part("format", cargo(&["fmt", "--all", "--check"])).print());
+        done.push(part("lints", cargo(&CLIPPY)).print());
         let mut docs = cargo(&["doc", "--workspace", "--all-features", "--no-deps"]);
         docs.env("RUSTDOCFLAGS", "-D warnings");
-        finish(part("docs", docs));
+        done.push(part("docs", docs).print());
     }
-    finish(part("build", cargo(&["test", "--workspace", "--all-features", "--no-run"])));
-    for outcome in tests(filter)? {
-        finish(outcome);
-    }
+    let build = cargo(&["test", "--workspace", "--all-features", "--no-run"]);
+    done.push(part("build", build).print());
+    done.extend(tests(filter)?);
     if filter.is_none() {
-        finish(part("doc tests", cargo(&["test", "--workspace", "--all-features", "--doc"])));
+        let docs = cargo(&["test", "--workspace", "--all-features", "--doc"]);
+        done.push(part("doc tests", docs).print());
         for example in EXAMPLES {
-            finish(part(&format!("example {example}"), run_example(example)?));
+            done.push(part(&format!("example {example}"), run_example(example)?).print());
         }
-        finish(first_command()?);
+        done.push(first_command()?.print());
     }
     summary(&done, clock.now().since(started).as_secs_f64())
 }
@@ -124,7 +119,7 @@ fn tests(filter: Option<&str>) -> Result<Vec<Outcome>, String> {
                     command.arg("--default-signal").arg(exe).args(&filter).current_dir(dir);
                     let outcome = part(&name, command);
                     if let Ok(mut results) = results.lock() {
-                        results.push(outcome);
+                        results.push(outcome.print());
                     }
                 }
             })
@@ -147,6 +142,11 @@ fn summary(done: &[Outcome], seconds: f64) -> Result<(), String> {
     println!("{} parts in {seconds:.0} s, from {}", done.len(), root().display());
     if !broken.is_empty() {
         println!("not ok: {}", broken.join(", "));
+    }
+    for outcome in done {
+        for test in &outcome.red {
+            println!("    {}: {test}", outcome.name);
+        }
     }
     // A part that is not a test runner and failed is a failure, too.
     let others = done.iter().filter(|o| !o.ok && o.failed == 0).count() as u64;
