@@ -32,8 +32,9 @@ mod road;
 mod roles;
 pub mod servers;
 mod site;
+mod stopwatch;
 mod suite;
-mod wait;
+pub mod wait;
 
 pub use child::Child;
 pub use law::{Law, Traits};

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, FullName, Guard, Locks, Name};
+use distlock_core::{Error, FullName, Guard, Locks, Name};
 use distlock_memcached::Memcached;
 use distlock_testkit::servers::{Program, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// A TTL that no test outlives.
-pub(crate) const LONG: Duration = Duration::from_secs(600);
+pub(crate) use distlock_testkit::wait::LONG;
+
+distlock_testkit::waits!(soon: Duration::from_secs(20), limit: Duration::from_secs(300));
 
 pub(crate) async fn start(program: Program) -> Server {
     Server::start(program).await.expect("`cargo xtask setup` installs memcached")
@@ -34,21 +35,6 @@ pub(crate) async fn take(locks: &Locks, name: &str) -> Guard {
 
 pub(crate) fn full(name: &str) -> FullName {
     FullName { space: Default::default(), name: Name::new(name).expect("a name") }
-}
-
-/// The value, which must come within 20 s.
-pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    let done = Clock::system().timeout(Duration::from_secs(20), work).await;
-    done.unwrap_or_else(|| panic!("{what}: not within 20 s"))
-}
-
-pub(crate) async fn until(what: &str, mut yes: impl AsyncFnMut() -> bool) {
-    soon(what, async {
-        while !yes().await {
-            Clock::system().sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
 }
 
 /// Raw commands; what is answered until `end`.

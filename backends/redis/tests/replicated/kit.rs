@@ -1,6 +1,5 @@
 //! What the tests share: clients by URL, names by node, and waiting for events.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,13 +7,13 @@ use distlock_core::url::StoreUrl;
 use distlock_core::{BootInstant, Clock, Error, Guard, Locks, Released};
 use distlock_redis::open;
 use distlock_testkit::servers::{Cluster, Sentinels};
-use tokio::task::JoinHandle;
+
+pub(crate) use distlock_testkit::wait::{task, within};
+
+distlock_testkit::waits!(soon: Duration::from_secs(40), limit: Duration::from_secs(300));
 
 /// A test and its name.
 pub(crate) type Trials = &'static [(&'static str, fn() -> Result<(), Error>)];
-
-/// Only a broken store waits it out.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Runs a test.
 pub(crate) fn play(test: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
@@ -24,14 +23,6 @@ pub(crate) fn play(test: impl Future<Output = Result<(), Error>>) -> Result<(), 
     let done = runtime.block_on(test);
     runtime.shutdown_background();
     done
-}
-
-/// Runs a future as a task of its own.
-#[allow(clippy::disallowed_methods)] // ends with the test's runtime
-pub(crate) fn task<T: Send + 'static>(
-    f: impl Future<Output = T> + Send + 'static,
-) -> JoinHandle<T> {
-    tokio::spawn(f)
 }
 
 pub(crate) fn now() -> BootInstant {
@@ -71,26 +62,6 @@ pub(crate) async fn name_at(cluster: &Cluster, node: usize, begin: &str) -> Resu
     unreachable!("every node has slots")
 }
 
-/// The future's value, which must come within `d`.
-pub(crate) async fn within<T>(d: Duration, what: &str, f: impl Future<Output = T>) -> T {
-    Clock::system().timeout(d, f).await.unwrap_or_else(|| panic!("{what}: not within {d:?}"))
-}
-
-/// The future's value, which must come before patience ends.
-pub(crate) async fn soon<T>(what: &str, f: impl Future<Output = T>) -> T {
-    within(PATIENCE, what, f).await
-}
-
-/// Asks until the answer is yes.
-pub(crate) async fn until(what: &str, mut yes: impl AsyncFnMut() -> bool) {
-    soon(what, async {
-        while !yes().await {
-            Clock::system().sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await;
-}
-
 /// Asks, whatever trouble there is, until the lock is granted.
 pub(crate) async fn take_in_the_end(locks: &Locks, name: &str, ttl: Duration) -> Guard {
     let ask = async || match locks.lock(name).ttl(ttl).try_acquire().await {
@@ -116,12 +87,4 @@ pub(crate) async fn take(locks: &Locks, name: &str, ttl: Duration) -> Result<Gua
 pub(crate) async fn give_back(guard: Guard) -> Result<(), Error> {
     assert_eq!(guard.release().await?, Released::Released);
     Ok(())
-}
-
-/// Waits until so many stand in line.
-pub(crate) async fn line_of(locks: &Locks, name: &str, n: usize) {
-    until(&format!("{n} in line for {name}"), async || {
-        locks.show(name).await.is_ok_and(|l| l.map_or(0, |l| l.waiters.len()) == n)
-    })
-    .await;
 }

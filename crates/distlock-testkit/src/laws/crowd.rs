@@ -6,6 +6,7 @@ use distlock_core::capability::Family;
 
 use crate::Site;
 use crate::child::Child;
+use crate::wait::AGES;
 
 const WAITERS: usize = 1000;
 /// Twice the shared heartbeat of waiters and a little: what is quiet must be so over both.
@@ -38,7 +39,7 @@ pub async fn a_thousand_waiters_cost_little(site: &Site) {
     let (name, n, quiet) = (site.name(), WAITERS.to_string(), QUIET.as_millis().to_string());
     let args = [("name", name.as_str()), ("waiters", &n), ("quiet", &quiet)];
     let mut child = Child::start_with("crowd", &place(site, &args), &GIVES_BACK);
-    let cost = child.hear_for(Duration::from_secs(90), "cost").await;
+    let cost = child.hear_for(AGES, "cost").await;
     let (bytes, share) = cost.split_once(' ').expect("two numbers");
     let (bytes, share): (u64, u64) =
         (bytes.parse().expect("a number"), share.parse().expect("a number"));
@@ -46,7 +47,7 @@ pub async fn a_thousand_waiters_cost_little(site: &Site) {
     let watched = site.capability().family == Family::Line && site.suite().processes;
     assert!(bytes < if watched { 8192 } else { 4096 }, "{bytes} bytes a waiter");
     assert!(share < 10_000, "{share} millionths of a core while nothing happens");
-    assert_eq!(child.hear_for(Duration::from_secs(120), "order").await, "ok");
+    assert_eq!(child.hear_for(AGES, "order").await, "ok");
     child.ended_well().await;
 }
 
@@ -55,7 +56,7 @@ pub async fn a_thousand_waiters_cost_little(site: &Site) {
 pub async fn s42_ten_thousand_names_leave_nothing(site: &Site) {
     let n = NAMES.to_string();
     let mut child = Child::start("one-shot", &place(site, &[("names", &n)]));
-    let grown = child.hear_for(Duration::from_secs(200), "grown").await;
+    let grown = child.hear_for(AGES, "grown").await;
     let grown: Vec<u64> = grown.split(' ').map(|n| n.parse().expect("a number")).collect();
     eprintln!("{n} names: grown by {grown:?} (descriptors, threads, bytes, still listed)");
     assert!(grown[0] <= 4, "{} descriptors stayed", grown[0]);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use distlock_core::{Guard, Kind, Locks, Released, Why};
 
 use crate::Site;
-use crate::wait::{LONG, all_free, busy, give_back, soon, take, until, within};
+use crate::stopwatch::Stopwatch;
+use crate::wait::{LONG, all_free, busy, give_back, soon, take, until};
 
 /// A living holder keeps its lock for many TTLs.
 pub async fn renewal_outlasts_many_ttls(site: &Site) {
@@ -85,10 +86,10 @@ pub async fn work_is_cancelled_by_loss(site: &Site) {
 /// it back.
 pub async fn s07_a_deleted_record_is_found_out(site: &Site) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
-    let guard = a.lock(&name).ttl(site.ttl() * 3).await.expect("a grant");
+    let guard = a.lock(&name).ttl(site.steady()).await.expect("a grant");
     let lose = site.suite().lose.expect("listed only with this hook");
     lose(site, &site.full(&name)).await;
-    let lost = within(site.ttl() * 3, "word before the lease would end", guard.lost()).await;
+    let lost = soon("word before the lease would end", guard.lost()).await;
     assert!(matches!(lost.why, Why::Gone | Why::Disconnected), "{lost}");
     assert!(b.show(&name).await.expect("an answer").is_none(), "a renewal brought it back");
     let next = take(&b, &name).await;
@@ -128,10 +129,9 @@ pub async fn s13_a_release_after_loss_is_quick(site: &Site) {
     let (locks, name) = (site.client().await, site.name());
     let guard = run_out(site, &locks, &name).await;
     soon("the loss", guard.lost()).await;
-    let clock = site.clock();
-    let start = clock.now();
+    let watch = Stopwatch::start();
     assert_eq!(guard.release().await.expect("an answer"), Released::WasLost);
-    let took = clock.now().since(start);
+    let took = watch.took();
     assert!(took < Duration::from_secs(1), "{took:?}");
     all_free(&locks, &name).await;
 }

@@ -6,18 +6,18 @@ use distlock_core::capability::Order;
 use distlock_core::{Force, Forced, Mode, Owner, Released, Token, Why};
 
 use crate::Site;
-use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, take, task, within};
+use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, take, task};
 
 /// A revoked holder is told, and nobody is granted before its lease ends: it may not know yet.
 pub async fn revoking_tells_the_holder_and_waits_out_the_lease(site: &Site) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
-    let ttl = site.ttl() * 2;
+    let ttl = site.steady();
     let clock = site.clock();
     let guard = a.lock(&name).ttl(ttl).await.expect("a grant");
     let end = clock.now().plus(guard.remaining());
     let forced = b.force(&name, None, Force::Revoke).await.expect("an answer");
     assert_eq!(forced, Forced::Done);
-    let lost = within(ttl, "word of the revocation", guard.lost()).await;
+    let lost = soon("word of the revocation", guard.lost()).await;
     assert_eq!(lost.why, Why::Revoked);
     if clock.now() < end.minus(ttl / 4) {
         busy(&b, &name).await;
@@ -34,13 +34,12 @@ pub async fn revoking_tells_the_holder_and_waits_out_the_lease(site: &Site) {
 /// Forced now: free at once, and the old holder is told.
 pub async fn forcing_now_frees_at_once(site: &Site) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
-    let ttl = site.ttl() * 3;
-    let guard = a.lock(&name).ttl(ttl).await.expect("a grant");
+    let guard = a.lock(&name).ttl(site.steady()).await.expect("a grant");
     let forced = b.force(&name, None, Force::Now).await.expect("an answer");
     assert_eq!(forced, Forced::Done);
     let next = take(&b, &name).await;
     assert!(next.token() > guard.token());
-    let lost = within(ttl, "word of the loss", guard.lost()).await;
+    let lost = soon("word of the loss", guard.lost()).await;
     assert!(matches!(lost.why, Why::Revoked | Why::Gone), "{lost}");
     assert_eq!(guard.release().await.expect("an answer"), Released::WasLost);
     assert!(next.check().is_ok(), "the old holder's release ended the new hold");

@@ -8,7 +8,8 @@ use distlock_core::capability::{Fence, Order, WakeUp};
 
 use crate::child::Child;
 use crate::history::{self, Event, Rules, Violation, What};
-use crate::wait::{LONG, busy, give_back, line_of, soon, task};
+use crate::stopwatch::Stopwatch;
+use crate::wait::{AGES, LONG, busy, give_back, line_of, soon, task};
 use crate::{Resource, Site};
 
 fn token(text: &str) -> Token {
@@ -35,11 +36,10 @@ pub async fn a_killed_holder_is_followed(site: &Site) {
             line_of(&locks, &name, 1).await;
         }
         assert_eq!(child.ask("check").await, "ok");
-        let clock = site.clock();
-        let start = clock.now();
+        let watch = Stopwatch::start();
         child.kill().await;
         let mine = soon("the turn after a dead holder", waiting).await.expect("no panic");
-        took.push(clock.now().since(start));
+        took.push(watch.took());
         assert!(mine.token() > theirs);
         give_back(mine).await;
     }
@@ -57,11 +57,10 @@ pub async fn s06_a_stopped_holder_finds_out(site: &Site) {
     let mut child = Child::start("hold", &args);
     let theirs = token(&child.hear("granted").await);
     child.stop();
-    let clock = site.clock();
-    let start = clock.now();
+    let watch = Stopwatch::start();
     let mine = soon("the lease's end", locks.lock(&name).ttl(LONG).acquire()).await;
     let mine = mine.expect("a grant");
-    let took = clock.now().since(start);
+    let took = watch.took();
     assert!(took <= ttl + Duration::from_secs(1), "{took:?}");
     assert!(mine.token() > theirs);
     child.resume();
@@ -115,11 +114,10 @@ pub async fn s19_killed_waiters_are_passed_over(site: &Site) {
     for child in &mut dead {
         child.kill().await;
     }
-    let clock = site.clock();
-    let start = clock.now();
+    let watch = Stopwatch::start();
     give_back(held).await;
     let alive = soon("the living one's turn", alive).await.expect("no panic");
-    let took = clock.now().since(start);
+    let took = watch.took();
     assert!(took <= ttl + Duration::from_secs(1), "five dead waiters cost {took:?}");
     give_back(alive).await;
 }
@@ -215,15 +213,14 @@ pub async fn a_counter_comes_out_right(site: &Site) {
     for child in &mut children {
         child.hear("ready").await;
     }
-    let clock = site.clock();
-    let start = clock.now();
+    let watch = Stopwatch::start();
     for child in &mut children {
         child.say("go").await;
     }
     for child in &mut children {
-        child.hear_for(Duration::from_secs(200), "done").await;
+        child.hear_for(AGES, "done").await;
     }
-    let took = clock.now().since(start);
+    let took = watch.took();
     for child in children {
         child.ended_well().await;
     }

@@ -7,7 +7,8 @@ use distlock_core::seam::{Ask, Attempt, Due, Grant, Kept, Released};
 use distlock_core::{Kind, Label, Locks, Mode, Owner, Patience, ReqId};
 
 use crate::Site;
-use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, take, task, until, within};
+use crate::stopwatch::{PROMPT, promptly};
+use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, take, task, until};
 
 /// A request of its own for this lock, to be made at the seam.
 pub(super) fn ask(site: &Site, name: &str, ttl: Duration, patience: Patience) -> Ask {
@@ -202,7 +203,6 @@ pub async fn an_unheard_waiter_is_dropped(site: &Site) {
     })
     .await;
     give_back(held).await;
-    let prompt = Duration::from_secs(2);
-    let behind = within(prompt, "the living one is served", behind).await;
+    let behind = promptly(PROMPT, "the living one is served", behind).await;
     give_back(behind.expect("no panic")).await;
 }

@@ -1,0 +1,118 @@
+//! Time as a store had it: without what the machine kept everybody waiting.
+//!
+//! Some laws say "within a second". A machine that stands still for two, because it is virtual and
+//! was moved, or because its disk catches up, breaks none of them. So a thread that wants to run
+//! every few milliseconds counts how much later it was let, and that is no store's fault.
+
+use std::pin::pin;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use distlock_core::{BootInstant, Clock, engine};
+
+const EVERY: Duration = Duration::from_millis(5);
+/// What a busy machine takes without standing still.
+const USUAL: Duration = Duration::from_millis(20);
+
+/// For how long this process was kept from running, since the first who asked.
+fn stood_still() -> Duration {
+    static NANOS: OnceLock<&'static AtomicU64> = OnceLock::new();
+    let nanos = NANOS.get_or_init(|| {
+        let nanos: &AtomicU64 = Box::leak(Box::default());
+        let count = move || {
+            let clock = Clock::system();
+            loop {
+                let slept = clock.now();
+                #[allow(clippy::disallowed_methods)] // a thread with nothing else to do
+                std::thread::sleep(EVERY);
+                let late = clock.now().since(slept).saturating_sub(EVERY);
+                if late > USUAL {
+                    let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+                    nanos.fetch_add(late, Ordering::AcqRel);
+                }
+            }
+        };
+        engine::thread("stopwatch", count).expect("a thread");
+        nanos
+    });
+    Duration::from_nanos(nanos.load(Ordering::Acquire))
+}
+
+/// What a law calls prompt: less than the heartbeat that a missed wake-up would cost.
+pub(crate) const PROMPT: Duration = Duration::from_secs(2);
+
+/// Counts the time in which this process could run.
+pub(crate) struct Stopwatch {
+    start: BootInstant,
+    stood: Duration,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self { stood: stood_still(), start: Clock::system().now() }
+    }
+
+    /// How long it has run.
+    pub(crate) fn took(&self) -> Duration {
+        let whole = Clock::system().now().since(self.start);
+        whole.saturating_sub(stood_still() - self.stood)
+    }
+}
+
+/// The future's value, which must come within `d` of running time.
+pub(crate) async fn promptly<T>(d: Duration, what: &str, f: impl Future<Output = T>) -> T {
+    let (watch, mut f) = (Stopwatch::start(), pin!(f));
+    loop {
+        let left = d.saturating_sub(watch.took());
+        assert!(!left.is_zero(), "{what}: not within {d:?}");
+        if let Some(value) = Clock::system().timeout(left, f.as_mut()).await {
+            return value;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Pid, getpid};
+
+    use super::*;
+
+    /// Set for the copy of this program that is to stand still: the other tests must not.
+    const STANDS: &str = "DISTLOCK_TESTKIT_STANDS";
+
+    /// A process that is stopped for a while does not count it.
+    #[test]
+    fn standing_still_does_not_count() {
+        if std::env::var_os(STANDS).is_none() {
+            let me = std::env::current_exe().expect("this program");
+            let mut copy = Command::new(me);
+            copy.args(["--exact", "stopwatch::tests::standing_still_does_not_count"]);
+            let end = copy.env(STANDS, "1").output().expect("its end");
+            assert!(end.status.success(), "{}", String::from_utf8_lossy(&end.stdout));
+            return;
+        }
+        let (watch, clock) = (Stopwatch::start(), Clock::system());
+        let start = clock.now();
+        let me = Pid::as_raw(Some(getpid()));
+        // Somebody else has to wake a process that stands.
+        let script = format!("kill -STOP {me}; sleep 1; kill -CONT {me}");
+        Command::new("sh").args(["-c", &script]).status().expect("a shell");
+        // The thread hears of it as soon as it runs again.
+        loop {
+            let (took, whole) = (watch.took(), clock.now().since(start));
+            if whole.saturating_sub(took) >= Duration::from_millis(900) {
+                return;
+            }
+            assert!(whole < Duration::from_secs(20), "it counted {took:?} of {whole:?}");
+        }
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "it never comes: not within 50ms")]
+    async fn what_does_not_come_is_not_waited_for() {
+        promptly(Duration::from_millis(50), "it never comes", std::future::pending::<()>()).await;
+    }
+}
