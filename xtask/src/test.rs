@@ -1,5 +1,6 @@
 //! Everything, with one summary.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -27,12 +28,13 @@ pub(crate) fn run(filter: Option<&str>) -> Result<(), String> {
     }
     let build = cargo(&["test", "--workspace", "--all-features", "--no-run"]);
     done.push(part("build", build).print());
-    done.extend(tests(filter)?);
+    let mut built = built()?;
+    done.extend(tests(std::mem::take(&mut built.tests), filter)?);
     if filter.is_none() {
         let docs = cargo(&["test", "--workspace", "--all-features", "--doc"]);
         done.push(part("doc tests", docs).print());
         for example in EXAMPLES {
-            done.push(part(&format!("example {example}"), run_example(example)?).print());
+            done.push(part(&format!("example {example}"), run_example(example, &built)?).print());
         }
         done.push(first_command()?.print());
     }
@@ -46,8 +48,12 @@ const CLIPPY: [&str; 7] =
 const EXAMPLES: [&str; 8] =
     ["hello", "timed_wait", "lost_lock", "nightly", "stock", "reentrant", "hand_over", "redis"];
 
-fn run_example(name: &str) -> Result<Command, String> {
-    let mut command = cargo(&["run", "--quiet", "--package", "distlock", "--example", name]);
+/// An example as the build left it: to have cargo run it would build everything once more, with
+/// the features of that package alone.
+fn run_example(name: &str, built: &Built) -> Result<Command, String> {
+    let exe = built.examples.get(name).ok_or_else(|| format!("there is no example {name}"))?;
+    let mut command = Command::new(exe);
+    command.current_dir(root());
     command.env("XDG_STATE_HOME", fresh(&format!("example-{name}"))?).env_remove("DISTLOCK_URL");
     Ok(command)
 }
@@ -70,36 +76,45 @@ fn fresh(name: &str) -> Result<PathBuf, String> {
     Ok(dir)
 }
 
-/// The test binaries of the workspace: `(name, executable, package directory)`.
-fn binaries() -> Result<Vec<(String, PathBuf, PathBuf)>, String> {
+/// What the build of all tests left.
+struct Built {
+    /// `(name, executable, package directory)`.
+    tests: Vec<(String, PathBuf, PathBuf)>,
+    examples: HashMap<String, PathBuf>,
+}
+
+fn built() -> Result<Built, String> {
     let mut list =
         cargo(&["test", "--workspace", "--all-features", "--no-run", "--message-format", "json"]);
     let output =
         list.stderr(Stdio::null()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
-    let mut found = Vec::new();
+    let mut found = Built { tests: Vec::new(), examples: HashMap::new() };
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
-        let test = message["profile"]["test"].as_bool() == Some(true);
-        let manifest = message["manifest_path"].as_str();
-        if let (true, Some(exe), Some(manifest)) = (test, message["executable"].as_str(), manifest)
-        {
-            let dir = Path::new(manifest).parent().map(Path::to_owned).unwrap_or_default();
-            let package = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let target = message["target"]["name"].as_str().unwrap_or_default().to_owned();
-            let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
+        let (exe, manifest) = (message["executable"].as_str(), message["manifest_path"].as_str());
+        let (Some(exe), Some(manifest)) = (exe, manifest) else { continue };
+        let dir = Path::new(manifest).parent().map(Path::to_owned).unwrap_or_default();
+        let package = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let target = message["target"]["name"].as_str().unwrap_or_default().to_owned();
+        let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
+        if message["profile"]["test"].as_bool() == Some(true) {
             let name = if kind == "test" { format!("{package}: {target}") } else { package };
-            found.push((name, PathBuf::from(exe), dir));
+            found.tests.push((name, PathBuf::from(exe), dir));
+        } else if kind == "example" {
+            found.examples.insert(target, PathBuf::from(exe));
         }
     }
-    if found.is_empty() {
+    if found.tests.is_empty() {
         return Err("the build gave no test binary; see the part \"build\" above".to_owned());
     }
     Ok(found)
 }
 
 /// Runs the test binaries side by side, the longest first: those with the laws in them.
-fn tests(filter: Option<&str>) -> Result<Vec<Outcome>, String> {
-    let mut all = binaries()?;
+fn tests(
+    mut all: Vec<(String, PathBuf, PathBuf)>,
+    filter: Option<&str>,
+) -> Result<Vec<Outcome>, String> {
     all.sort_by_key(|(name, ..)| !name.contains(": "));
     all.reverse();
     let queue = std::sync::Arc::new(Mutex::new(all));
