@@ -41,4 +41,5 @@ pub use law::{Law, Traits};
 pub use resource::Resource;
 pub use road::Road;
 pub use site::{Made, Site};
+pub use stopwatch::Stopwatch;
 pub use suite::{Connect, Hook, Leftovers, Lose, MakeRoad, Suite, as_child, run};

@@ -4,7 +4,6 @@
 //! was moved, or because its disk catches up, breaks none of them. So a thread that wants to run
 //! every few milliseconds counts how much later it was let, and that is no store's fault.
 
-use std::pin::pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,36 +38,24 @@ fn stood_still() -> Duration {
     Duration::from_nanos(nanos.load(Ordering::Acquire))
 }
 
-/// What a law calls prompt: less than the heartbeat that a missed wake-up would cost.
-pub(crate) const PROMPT: Duration = Duration::from_secs(2);
-
 /// Counts the time in which this process could run.
-pub(crate) struct Stopwatch {
+pub struct Stopwatch {
     start: BootInstant,
     stood: Duration,
 }
 
 impl Stopwatch {
-    pub(crate) fn start() -> Self {
+    /// Starts counting.
+    #[must_use]
+    pub fn start() -> Self {
         Self { stood: stood_still(), start: Clock::system().now() }
     }
 
     /// How long it has run.
-    pub(crate) fn took(&self) -> Duration {
+    #[must_use]
+    pub fn took(&self) -> Duration {
         let whole = Clock::system().now().since(self.start);
         whole.saturating_sub(stood_still() - self.stood)
-    }
-}
-
-/// The future's value, which must come within `d` of running time.
-pub(crate) async fn promptly<T>(d: Duration, what: &str, f: impl Future<Output = T>) -> T {
-    let (watch, mut f) = (Stopwatch::start(), pin!(f));
-    loop {
-        let left = d.saturating_sub(watch.took());
-        assert!(!left.is_zero(), "{what}: not within {d:?}");
-        if let Some(value) = Clock::system().timeout(left, f.as_mut()).await {
-            return value;
-        }
     }
 }
 
@@ -108,11 +95,5 @@ mod tests {
             }
             assert!(whole < Duration::from_secs(20), "it counted {took:?} of {whole:?}");
         }
-    }
-
-    #[tokio::test]
-    #[should_panic(expected = "it never comes: not within 50ms")]
-    async fn what_does_not_come_is_not_waited_for() {
-        promptly(Duration::from_millis(50), "it never comes", std::future::pending::<()>()).await;
     }
 }

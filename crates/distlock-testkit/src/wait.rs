@@ -4,10 +4,13 @@
 //! long they wait: what is too long depends on the leases they use.
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use distlock_core::{Busy, Clock, Guard, Locks};
 use tokio::task::JoinHandle;
+
+use crate::stopwatch::Stopwatch;
 
 /// Long enough for any machine; only a broken law waits it out.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +30,8 @@ pub(crate) async fn soon<T>(what: &str, f: impl Future<Output = T>) -> T {
     within(PATIENCE, what, f).await
 }
 
-/// The future's value, which must come within `d`.
+/// The future's value, which must come within `d`, not counting the time in which this process
+/// could not run.
 ///
 /// # Panics
 /// When it does not.
@@ -35,9 +39,18 @@ pub(crate) async fn soon<T>(what: &str, f: impl Future<Output = T>) -> T {
 /// # Cancel safety
 /// As the future's.
 pub async fn within<T>(d: Duration, what: &str, f: impl Future<Output = T>) -> T {
-    Clock::system().timeout(d, f).await.unwrap_or_else(|| panic!("{what}: not within {d:?}"))
+    let (watch, mut f) = (Stopwatch::start(), pin!(f));
+    loop {
+        let left = d.saturating_sub(watch.took());
+        assert!(!left.is_zero(), "{what}: not within {d:?}");
+        if let Some(value) = Clock::system().timeout(left, f.as_mut()).await {
+            return value;
+        }
+    }
 }
 
+/// What a law calls prompt: less than the heartbeat that a missed wake-up would cost.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(2);
 /// Less than a wait-lease, after which a forgotten waiter leaves the line by itself.
 const PROMPT: Duration = Duration::from_secs(8);
 
@@ -117,14 +130,15 @@ pub fn run<T>(limit: Duration, test: impl Future<Output = T>) -> T {
     done
 }
 
-/// How long something takes.
+/// How long something takes, not counting the time in which this process could not run: for saying
+/// that it takes no longer.
 ///
 /// # Cancel safety
 /// As the future's.
 pub async fn timed<T>(f: impl Future<Output = T>) -> (Duration, T) {
-    let began = Clock::system().now();
+    let watch = Stopwatch::start();
     let value = f.await;
-    (Clock::system().now().since(began), value)
+    (watch.took(), value)
 }
 
 /// Takes a lock that must be free.

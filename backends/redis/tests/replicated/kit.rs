@@ -8,7 +8,7 @@ use distlock_core::{BootInstant, Clock, Error, Guard, Locks, Released};
 use distlock_redis::open;
 use distlock_testkit::servers::{Cluster, Sentinels};
 
-pub(crate) use distlock_testkit::wait::{task, within};
+pub(crate) use distlock_testkit::wait::{task, timed, within};
 
 distlock_testkit::waits!(soon: Duration::from_secs(40), limit: Duration::from_secs(300));
 

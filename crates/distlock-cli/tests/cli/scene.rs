@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use distlock::Clock;
+use distlock_testkit::Stopwatch;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -213,12 +214,11 @@ fn wait(what: impl Fn() -> String, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// How long something takes.
+/// How long something takes, not counting the time in which this process could not run.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
-    let clock = Clock::system();
-    let began = clock.now();
+    let watch = Stopwatch::start();
     let value = work();
-    (clock.now().since(began), value)
+    (watch.took(), value)
 }
 
 impl From<Child> for Running {

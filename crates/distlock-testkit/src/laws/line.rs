@@ -9,8 +9,7 @@ use std::time::Duration;
 use distlock_core::{Error, Guard, Locks};
 
 use crate::Site;
-use crate::stopwatch::{PROMPT, promptly};
-use crate::wait::{LONG, all_free, give_back, line_of, soon, take, task, waiters};
+use crate::wait::{AT_ONCE, LONG, all_free, give_back, line_of, soon, take, task, waiters, within};
 
 /// Waiters of several clients are served in the order of their arrival.
 pub async fn first_come_first_served(site: &Site) {
@@ -97,7 +96,7 @@ pub async fn s18_a_release_while_joining_still_wakes(site: &Site) {
             tokio::task::yield_now().await;
         }
         give_back(held).await;
-        let woken = promptly(PROMPT, "a prompt wake-up", waiting).await;
+        let woken = within(AT_ONCE, "a prompt wake-up", waiting).await;
         give_back(woken.expect("no panic")).await;
     }
 }
@@ -120,7 +119,7 @@ pub async fn s20_a_waiter_that_gives_up_leaves_the_line(site: &Site) {
     assert_eq!(busy.standing.ahead, Some(0), "{busy}");
     line_of(&a, &name, 1).await;
     give_back(held).await;
-    let last = promptly(PROMPT, "no delay by who left", last).await;
+    let last = within(AT_ONCE, "no delay by who left", last).await;
     give_back(last.expect("no panic")).await;
     all_free(&a, &name).await;
 }

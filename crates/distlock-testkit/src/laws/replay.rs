@@ -7,8 +7,9 @@ use distlock_core::seam::{Ask, Attempt, Due, Grant, Kept, Released};
 use distlock_core::{Kind, Label, Locks, Mode, Owner, Patience, ReqId};
 
 use crate::Site;
-use crate::stopwatch::{PROMPT, promptly};
-use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, take, task, until};
+use crate::wait::{
+    AT_ONCE, LONG, all_free, busy, give_back, line_of, soon, take, task, until, within,
+};
 
 /// A request of its own for this lock, to be made at the seam.
 pub(super) fn ask(site: &Site, name: &str, ttl: Duration, patience: Patience) -> Ask {
@@ -203,6 +204,6 @@ pub async fn an_unheard_waiter_is_dropped(site: &Site) {
     })
     .await;
     give_back(held).await;
-    let behind = promptly(PROMPT, "the living one is served", behind).await;
+    let behind = within(AT_ONCE, "the living one is served", behind).await;
     give_back(behind.expect("no panic")).await;
 }
