@@ -22,6 +22,7 @@ mod child;
 #[cfg(feature = "differential")]
 pub mod differential;
 pub mod faulty;
+pub mod fellow;
 pub mod history;
 mod law;
 pub mod laws;
@@ -34,6 +35,7 @@ pub mod servers;
 mod site;
 mod stopwatch;
 mod suite;
+mod trials;
 pub mod wait;
 
 pub use child::Child;
@@ -43,3 +45,4 @@ pub use road::Road;
 pub use site::{Made, Site};
 pub use stopwatch::Stopwatch;
 pub use suite::{Connect, Hook, Leftovers, Lose, MakeRoad, Suite, as_child, run};
+pub use trials::{Named, trials};

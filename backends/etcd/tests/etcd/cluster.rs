@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use distlock_core::{Clock, Why};
+use distlock_testkit::fellow::Fellow;
 use distlock_testkit::history::{self, Rules, What};
 use distlock_testkit::servers::EtcdCluster;
 
-use crate::child::Child;
+use crate::child::HISTORY;
 use crate::kit::{
     LONG, Named, connect, give_back, line_of, ms, run, soon, take, task, timed, until,
 };
@@ -18,13 +19,17 @@ pub(crate) const TRIALS: &[Named] = &[
     ("without_a_majority_holds_end_by_their_deadline", majority_gone),
 ];
 
-fn contenders(cluster: &EtcdCluster, dir: &Path, n: usize) -> Vec<Child> {
+fn contenders(cluster: &EtcdCluster, dir: &Path, n: usize) -> Vec<Fellow> {
     let url = format!("etcd://{}", cluster.hosts());
-    (0..n).map(|i| Child::start(&url, &dir.join(i.to_string()))).collect()
+    let start = |i: usize| {
+        let history = dir.join(i.to_string()).into_os_string();
+        Fellow::start_with("contend", &url, &[(HISTORY, history)])
+    };
+    (0..n).map(start).collect()
 }
 
 /// Each is granted the lock, so many times.
-fn all_served(children: &mut [Child], times: usize) {
+fn all_served(children: &mut [Fellow], times: usize) {
     for child in children.iter_mut() {
         for _ in 0..times {
             assert_eq!(child.line(), "grant");
@@ -33,8 +38,8 @@ fn all_served(children: &mut [Child], times: usize) {
 }
 
 /// Everybody ends, and what they wrote down can have been true.
-fn nothing_broken(children: Vec<Child>, dir: &Path) {
-    children.into_iter().for_each(Child::stop);
+fn nothing_broken(children: Vec<Fellow>, dir: &Path) {
+    children.into_iter().for_each(Fellow::end);
     let events = history::read(dir).unwrap();
     let found = history::check(&events, Rules { fifo: false });
     assert!(found.is_empty(), "{} violations, the first: {}", found.len(), found[0]);

@@ -12,7 +12,7 @@ mod moves;
 mod replies;
 mod waiting;
 
-use libtest_mimic::{Arguments, Trial};
+use distlock_testkit::trials;
 
 /// Tests mostly wait; a cluster is three servers.
 const AT_ONCE: usize = 6;
@@ -21,24 +21,17 @@ fn main() {
     if child::role() {
         return;
     }
-    let mut args = Arguments::from_args();
-    args.test_threads.get_or_insert(AT_ONCE);
-    let parts = [
-        cluster::TRIALS,
-        errors::TRIALS,
-        handover::TRIALS,
-        interop::TRIALS,
-        moves::TRIALS,
-        replies::TRIALS,
-        waiting::TRIALS,
-    ];
-    let trial = |(name, test): &kit::Named| {
-        let test = *test;
-        Trial::test(*name, move || {
-            test();
-            Ok(())
-        })
-    };
-    let trials = parts.into_iter().flatten().map(trial).collect();
-    libtest_mimic::run(&args, trials).exit();
+    trials(
+        Some(AT_ONCE),
+        &[
+            cluster::TRIALS,
+            errors::TRIALS,
+            handover::TRIALS,
+            interop::TRIALS,
+            moves::TRIALS,
+            replies::TRIALS,
+            waiting::TRIALS,
+        ],
+    )
+    .exit();
 }

@@ -1,8 +1,8 @@
 //! The server dies in the midst of grants: none is lost or doubled.
 
+use distlock_testkit::fellow::Fellow;
 use distlock_testkit::servers::{Mariadb, Server};
 
-use crate::child::Child;
 use crate::kit::{LONG, Named, client, give_back, ms, run, soon, start, take, task, url};
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -30,7 +30,7 @@ fn check(lines: Vec<String>) -> usize {
 async fn eight(server: &Server, query: &str, hurt: impl AsyncFn(&Server)) -> usize {
     let url = url(server.addr(), query);
     // The tables are made by one of them, and sixteen do it at once in the laws.
-    let mut children: Vec<Child> = (0..8).map(|_| Child::start("tokens", &url)).collect();
+    let mut children: Vec<Fellow> = (0..8).map(|_| Fellow::start("tokens", &url)).collect();
     let mut lines = Vec::new();
     for round in 0..3 {
         for child in &mut children {
@@ -45,7 +45,7 @@ async fn eight(server: &Server, query: &str, hurt: impl AsyncFn(&Server)) -> usi
     for child in &mut children {
         lines.push(child.line());
     }
-    for child in children {
+    for mut child in children {
         lines.extend(child.rest());
     }
     check(lines)

@@ -12,8 +12,7 @@ pub(crate) use distlock_testkit::wait::{LONG, give_back, take_for as take, task,
 
 distlock_testkit::waits!(soon: Duration::from_secs(30), limit: Duration::from_secs(300));
 
-/// A test with its name.
-pub(crate) type Named = (&'static str, fn());
+pub(crate) use distlock_testkit::Named;
 
 /// The lease algorithms.
 pub(crate) const BOTH: [&str; 2] = ["timeout=1s", "timeout=1s&algorithm=version"];

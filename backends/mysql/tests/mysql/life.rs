@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use distlock_core::Clock;
 use distlock_core::seam::Force;
+use distlock_testkit::fellow::Fellow;
 use distlock_testkit::servers::{Mariadb, WallClock};
 
 use crate::kit::{
@@ -164,7 +165,7 @@ fn gone() {
         let mut dead = Vec::new();
         for n in 0..2 {
             let url = crate::kit::url(server.addr(), "");
-            dead.push(crate::child::Child::start("wait", &url));
+            dead.push(Fellow::start("wait", &url));
             line_of(&one, "a", n + 1).await;
         }
         let other = client(&server, "").await;

@@ -1,83 +1,22 @@
 //! The other process: what it does is said in its environment.
 
-use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
-
 use distlock_core::Clock;
+use distlock_testkit::fellow::{self, hear, say};
 
 use crate::kit::{connect, ms};
 
-const ROLE: &str = "DISTLOCK_POSTGRES_TEST_ROLE";
-const URL: &str = "DISTLOCK_POSTGRES_TEST_URL";
 /// How often a process of the role `count` has its turn.
 const TURNS: usize = 30;
 
-/// A child process that does not outlive its test.
-pub(crate) struct Child {
-    process: Process,
-    input: ChildStdin,
-    lines: BufReader<ChildStdout>,
-}
-
-impl Child {
-    pub(crate) fn start(role: &str, url: &str) -> Self {
-        Self::start_with(role, url, &[])
-    }
-
-    pub(crate) fn start_with(role: &str, url: &str, env: &[(&str, OsString)]) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .env(ROLE, role)
-            .env(URL, url)
-            .envs(env.iter().map(|(k, v)| (k, v)))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap());
-        let input = process.stdin.take().unwrap();
-        Self { process, input, lines }
-    }
-
-    /// The next line it prints; empty when it has ended.
-    pub(crate) fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    /// Tells it something.
-    pub(crate) fn say(&mut self, line: &str) {
-        writeln!(self.input, "{line}").unwrap();
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn say(line: impl std::fmt::Display) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").unwrap();
-    out.flush().unwrap();
-}
-
 /// Plays the role of a child, if this is one.
 pub(crate) fn role() -> bool {
-    let (Ok(role), Ok(url)) = (std::env::var(ROLE), std::env::var(URL)) else { return false };
+    let Some((role, url)) = fellow::part() else { return false };
+    let url = url.into_string().expect("a URL");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     match role.as_str() {
         "grab" => runtime.block_on(grab(&url)),
         "count" => {
-            // An orphan must not outlive its test.
-            distlock_core::engine::thread("parent", || {
-                let _ = std::io::stdin().read_line(&mut String::new());
-                std::process::exit(0);
-            })
-            .unwrap();
+            fellow::end_when_told();
             runtime.block_on(count(&url));
         }
         other => panic!("no role is called {other}"),
@@ -95,7 +34,7 @@ async fn grab(url: &str) {
     });
     let guard = lock.acquire().await.unwrap();
     say(guard.token());
-    let _ = std::io::stdin().read_line(&mut String::new());
+    hear();
     let _ = guard.release().await.unwrap();
     say("released");
 }

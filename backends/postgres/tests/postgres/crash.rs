@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use distlock_core::{Clock, Kind};
+use distlock_testkit::fellow::Fellow;
 use distlock_testkit::servers::Postgres;
 
-use crate::child::Child;
 use crate::kit::{LONG, Named, client, give_back, ms, run, soon, take_for, task, until, url};
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -72,7 +72,7 @@ fn eight() {
         let server = Postgres::new().durable().start().await.unwrap();
         let at = url(server.addr(), "timeout=2s");
         client(&server, "").await.close().await;
-        let mut all: Vec<Child> = (0..8).map(|_| Child::start("count", &at)).collect();
+        let mut all: Vec<Fellow> = (0..8).map(|_| Fellow::start("count", &at)).collect();
         let mut tokens = Vec::new();
         // A few turns each, then the server goes away and comes back, and all come to their end.
         for _ in 0..3 {

@@ -12,8 +12,7 @@ pub(crate) use distlock_testkit::wait::{LONG, give_back, take_for, task};
 
 distlock_testkit::waits!(soon: Duration::from_secs(30), limit: Duration::from_secs(300));
 
-/// A test with its name.
-pub(crate) type Named = (&'static str, fn());
+pub(crate) use distlock_testkit::Named;
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use distlock_core::{Clock, Force, Forced, Kind, Outcome, Released, Why};
+use distlock_testkit::fellow::Fellow;
 use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{Postgres, Server};
 
-use crate::child::Child;
 use crate::kit::{
     LONG, Named, all_free, client, client_at, connect, give_back, line_of, ms, run, soon, sql,
     take_for, task, until, url,
@@ -430,7 +430,7 @@ fn eight() {
             let server = Postgres::new().durable().start().await.unwrap();
             let at = url(server.addr(), &format!("timeout=2s&{query}"));
             client(&server, query).await.close().await;
-            let mut all: Vec<Child> = (0..8).map(|_| Child::start("count", &at)).collect();
+            let mut all: Vec<Fellow> = (0..8).map(|_| Fellow::start("count", &at)).collect();
             let mut tokens = Vec::new();
             for child in &mut all {
                 tokens.push(child.line().parse::<u64>().expect("a token"));
@@ -457,7 +457,7 @@ fn dead_waiter() {
             let server = Postgres::new().start().await.unwrap();
             let locks = client(&server, query).await;
             let held = take_for(&locks, "a", LONG).await;
-            let mut child = Child::start("grab", &url(server.addr(), query));
+            let mut child = Fellow::start("grab", url(server.addr(), query));
             assert_eq!(child.line(), "busy");
             line_of(&locks, "a", 1).await;
             drop(child);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use distlock_testkit::fellow::Fellow;
 use distlock_testkit::servers::{Postgres, WallClock};
 
-use crate::child::Child;
 use crate::kit::{LONG, Named, client, give_back, run, take_for, url};
 
 pub(crate) const TRIALS: &[Named] =
@@ -23,7 +23,7 @@ fn s36() {
                 let mine = take_for(&locks, "a", LONG).await;
                 assert!(mine.token().get() > last, "tokens rise");
                 // Its own clock says that mine is long over, or far in the future.
-                let mut other = Child::start_with("grab", &url(server.addr(), query), &clock.env());
+                let mut other = Fellow::start_with("grab", url(server.addr(), query), &clock.env());
                 assert_eq!(other.line(), "busy");
                 let token = mine.token().get();
                 give_back(mine).await;
@@ -36,7 +36,7 @@ fn s36() {
                 let left = seen.holds[0].holder.left.unwrap();
                 assert!(left <= Duration::from_secs(60), "{left:?}");
                 assert!(locks.lock("a").try_acquire().await.unwrap().is_err());
-                other.say("release");
+                other.tell("release");
                 assert_eq!(other.line(), "released");
             }
         }

@@ -17,8 +17,7 @@ mod walltime;
 
 use std::process::ExitCode;
 
-use distlock_testkit::{Connect, as_child};
-use libtest_mimic::{Arguments, Trial};
+use distlock_testkit::{Connect, as_child, trials};
 
 /// Tests mostly wait: many more of them run at once than there are cores.
 const AT_ONCE: usize = 12;
@@ -31,26 +30,19 @@ fn main() -> ExitCode {
     if let Some(code) = as_child(connect) {
         return code;
     }
-    let mut args = Arguments::from_args();
-    args.test_threads.get_or_insert(AT_ONCE);
-    let mut trials = Vec::new();
-    for part in [
-        connection::TRIALS,
-        crash::TRIALS,
-        errors::TRIALS,
-        full::TRIALS,
-        interop::TRIALS,
-        private::TRIALS,
-        quarantine::TRIALS,
-        replies::TRIALS,
-        walltime::TRIALS,
-    ] {
-        trials.extend(part.iter().map(|(name, test)| {
-            Trial::test(*name, move || {
-                test();
-                Ok(())
-            })
-        }));
-    }
-    libtest_mimic::run(&args, trials).exit_code()
+    let ended = trials(
+        Some(AT_ONCE),
+        &[
+            connection::TRIALS,
+            crash::TRIALS,
+            errors::TRIALS,
+            full::TRIALS,
+            interop::TRIALS,
+            private::TRIALS,
+            quarantine::TRIALS,
+            replies::TRIALS,
+            walltime::TRIALS,
+        ],
+    );
+    ended.exit_code()
 }

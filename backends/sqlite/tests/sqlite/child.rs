@@ -1,80 +1,18 @@
 //! The other process: what it does is said in its environment.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child as Process, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use distlock_core::lease::{LeaseStore, Wake};
 use distlock_core::{Clock, Owner, ReqId};
 use distlock_sqlite::{Sqlite, SqliteOptions};
+use distlock_testkit::fellow::{self, hear, say};
 
 use crate::kit::{ask, cycle, ears, give, run, take};
 
-const ROLE: &str = "DISTLOCK_SQLITE_TEST_ROLE";
-const PATH: &str = "DISTLOCK_SQLITE_TEST_PATH";
-
-/// A child process that does not outlive its test.
-pub(crate) struct Child {
-    process: Process,
-    lines: BufReader<ChildStdout>,
-}
-
-impl Child {
-    pub(crate) fn start(role: &str, db: &Path) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .env(ROLE, role)
-            .env(PATH, db)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap());
-        Self { process, lines }
-    }
-
-    /// The next line it prints; empty when it has ended.
-    pub(crate) fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    pub(crate) fn tell(&mut self, line: &str) {
-        writeln!(self.process.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-
-    /// SIGKILL, and gone when this returns.
-    pub(crate) fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn say(line: impl std::fmt::Display) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").unwrap();
-    out.flush().unwrap();
-}
-
-fn hear() -> String {
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-    line.trim().to_owned()
-}
-
 /// Plays the role of a child, if this is one.
 pub(crate) fn role() -> bool {
-    let (Ok(role), Some(path)) = (std::env::var(ROLE), std::env::var_os(PATH)) else {
-        return false;
-    };
+    let Some((role, path)) = fellow::part() else { return false };
     let path = Path::new(&path);
     let open = || async { Sqlite::open(path, SqliteOptions::new()).await.unwrap() };
     match role.as_str() {

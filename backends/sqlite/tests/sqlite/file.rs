@@ -8,8 +8,8 @@ use distlock_core::info::Query;
 use distlock_core::lease::LeaseStore;
 use distlock_core::{Clock, Error, Kind, Name, Namespace, Outcome};
 use distlock_sqlite::{Sqlite, SqliteOptions, Sync, capability};
+use distlock_testkit::fellow::Fellow;
 
-use crate::child::Child;
 use crate::kit::{Dir, Named, ask, cycle, is_busy, lock, open, run, take};
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -42,7 +42,7 @@ fn sixteen() {
 
 fn sixteen_once() {
     let dir = Dir::new();
-    let mut children: Vec<_> = (0..16).map(|_| Child::start("open", &dir.db())).collect();
+    let mut children: Vec<_> = (0..16).map(|_| Fellow::start("open", dir.db())).collect();
     for child in &mut children {
         assert_eq!(child.line(), "ready");
     }

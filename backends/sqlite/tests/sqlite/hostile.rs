@@ -11,8 +11,8 @@ use distlock_core::seam::Due;
 use distlock_core::{Clock, Kind, ReqId, Why, engine};
 use distlock_sqlite::{Sqlite, SqliteOptions};
 use distlock_testkit::Stopwatch;
+use distlock_testkit::fellow::Fellow;
 
-use crate::child::Child;
 use crate::kit::{Dir, Named, SOON, TTL, ask, cycle, ears, give, join, open, run, take};
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -66,7 +66,7 @@ fn shm_removed() {
         cycle(&a, "x").await;
         // The locks between processes are on this file: two of them are two stores.
         fs::remove_file(dir.path().join("locks.db-shm")).unwrap();
-        let mut other = Child::start("hold", &dir.db());
+        let mut other = Fellow::start("hold", dir.db());
         assert!(!other.line().is_empty());
         let e = a.acquire(&ask("held"), None).await.expect_err("the child holds it");
         assert!(e.kind() == Kind::Store && e.hint().is_some(), "{e}");
@@ -230,7 +230,7 @@ fn literal() {
 
 fn no_descriptors() {
     let dir = Dir::new();
-    assert_eq!(Child::start("exhaust", &dir.db()).line(), "as it should be");
+    assert_eq!(Fellow::start("exhaust", dir.db()).line(), "as it should be");
 }
 
 /// In a child: the library's own connection is first needed when there is no descriptor left.

@@ -13,8 +13,7 @@ use distlock_core::{Clock, FullName, Label, Mode, Name, Namespace, Owner, Patien
 use distlock_sqlite::{Sqlite, SqliteOptions};
 use tempfile::TempDir;
 
-/// A test with its name.
-pub(crate) type Named = (&'static str, fn());
+pub(crate) use distlock_testkit::Named;
 
 /// How long an event that must come may take on a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use distlock_core::{Clock, Locks};
 use distlock_sqlite::{Sqlite, SqliteOptions};
+use distlock_testkit::fellow::Fellow;
 
-use crate::child::Child;
 use crate::kit::{Dir, Named, cycle, open, run};
 
 pub(crate) const TRIALS: &[Named] =
@@ -17,7 +17,7 @@ pub(crate) const TRIALS: &[Named] =
 
 fn crowd() {
     let dir = Dir::new();
-    let mut children: Vec<_> = (0..8).map(|_| Child::start("crowd", &dir.db())).collect();
+    let mut children: Vec<_> = (0..8).map(|_| Fellow::start("crowd", dir.db())).collect();
     for child in &mut children {
         let line = child.line();
         eprintln!("crowd: {line}");

@@ -12,29 +12,23 @@ mod load;
 mod tokens;
 mod wake;
 
-use libtest_mimic::{Arguments, Trial};
+use distlock_testkit::trials;
 
 fn main() {
     if child::role() {
         return;
     }
-    let args = Arguments::from_args();
-    let mut trials = Vec::new();
-    for part in [
-        differential::TRIALS,
-        file::TRIALS,
-        hostile::TRIALS,
-        life::TRIALS,
-        load::TRIALS,
-        tokens::TRIALS,
-        wake::TRIALS,
-    ] {
-        trials.extend(part.iter().map(|(name, test)| {
-            Trial::test(*name, move || {
-                test();
-                Ok(())
-            })
-        }));
-    }
-    libtest_mimic::run(&args, trials).exit();
+    trials(
+        None,
+        &[
+            differential::TRIALS,
+            file::TRIALS,
+            hostile::TRIALS,
+            life::TRIALS,
+            load::TRIALS,
+            tokens::TRIALS,
+            wake::TRIALS,
+        ],
+    )
+    .exit();
 }

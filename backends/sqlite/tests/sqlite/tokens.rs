@@ -5,8 +5,8 @@ use std::time::Duration;
 use distlock_core::Clock;
 use distlock_core::lease::LeaseStore;
 use distlock_sqlite::{Sqlite, SqliteOptions, Sync};
+use distlock_testkit::fellow::Fellow;
 
-use crate::child::Child;
 use crate::kit::{Dir, Named, TTL, ask, cycle, is_busy, join, lock, open, run, take};
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -22,7 +22,7 @@ fn killed() {
     let dir = Dir::new();
     let mut highest = 0;
     for round in 0..4 {
-        let mut child = Child::start("grants", &dir.db());
+        let mut child = Fellow::start("grants", dir.db());
         for _ in 0..20 + 7 * round {
             let token: u64 = child.line().parse().unwrap();
             assert!(token > highest, "{token} after {highest}");

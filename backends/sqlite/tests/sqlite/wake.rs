@@ -9,8 +9,8 @@ use distlock_core::seam::{Event, Force, Forced};
 use distlock_core::{Clock, Why};
 use distlock_sqlite::{Sqlite, SqliteOptions};
 use distlock_testkit::Stopwatch;
+use distlock_testkit::fellow::Fellow;
 
-use crate::child::Child;
 use crate::kit::{Dir, Named, SOON, TTL, ask, cycle, ears, give, join, lock, open, run, take};
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -46,7 +46,7 @@ fn remote() {
         let store = open(&dir, &Clock::system()).await;
         let held = ask("queue");
         take(&store, &held).await;
-        let mut child = Child::start("wait", &dir.db());
+        let mut child = Fellow::start("wait", dir.db());
         assert_eq!(child.line(), "waiting");
         give(&store, &held.key()).await;
         assert!(child.line().starts_with("Turn("));
@@ -61,7 +61,7 @@ fn dead() {
         let mut held = ask("queue");
         held.ttl = Duration::from_secs(3600);
         take(&store, &held).await;
-        let mut children: Vec<_> = (0..2).map(|_| Child::start("wait", &dir.db())).collect();
+        let mut children: Vec<_> = (0..2).map(|_| Fellow::start("wait", dir.db())).collect();
         for child in &mut children {
             assert_eq!(child.line(), "waiting");
         }
@@ -69,7 +69,7 @@ fn dead() {
         let answer = store.acquire(&alive, Some(held.ttl)).await.unwrap();
         let Answer::Waiting(standing) = answer else { panic!("{answer:?}") };
         assert_eq!(standing.ahead, Some(6));
-        children.iter_mut().for_each(Child::kill);
+        children.iter_mut().for_each(Fellow::kill);
         let watch = Stopwatch::start();
         give(&store, &held.key()).await;
         loop {
@@ -124,7 +124,7 @@ fn long_path() {
 fn cleaned() {
     let dir = Dir::new();
     let sockets = || fs::read_dir(dir.path().join("locks.db.distlock")).unwrap().count();
-    let mut child = Child::start("grants", &dir.db());
+    let mut child = Fellow::start("grants", dir.db());
     assert!(!child.line().is_empty());
     child.kill();
     assert_eq!(sockets(), 1);

@@ -13,7 +13,7 @@ mod kit;
 mod replies;
 mod sessions;
 
-use libtest_mimic::{Arguments, Trial};
+use distlock_testkit::trials;
 
 /// Tests mostly wait: more of them run at once than there are cores. Servers that start are work.
 const AT_ONCE: usize = 4;
@@ -22,26 +22,18 @@ fn main() {
     if child::role() {
         return;
     }
-    let mut args = Arguments::from_args();
-    args.test_threads.get_or_insert(AT_ONCE);
-    let mut trials = Vec::new();
-    for part in [
-        crowd::TRIALS,
-        ensemble::TRIALS,
-        errors::TRIALS,
-        handover::TRIALS,
-        interop::TRIALS,
-        replies::TRIALS,
-        sessions::TRIALS,
-    ] {
-        trials.extend(part.iter().map(|(name, test)| {
-            Trial::test(*name, move || {
-                test();
-                Ok(())
-            })
-        }));
-    }
-    let ended = libtest_mimic::run(&args, trials);
+    let ended = trials(
+        Some(AT_ONCE),
+        &[
+            crowd::TRIALS,
+            ensemble::TRIALS,
+            errors::TRIALS,
+            handover::TRIALS,
+            interop::TRIALS,
+            replies::TRIALS,
+            sessions::TRIALS,
+        ],
+    );
     // What a static holds is not dropped, and the server would outlive the tests.
     kit::stop();
     ended.exit();
