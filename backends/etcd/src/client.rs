@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use distlock_core::capability::Capability;
 use distlock_core::lease::{Ears, Wake};
-use distlock_core::line::{Lease, Spot};
+use distlock_core::line::Lease;
 use distlock_core::seam::Event;
 use distlock_core::{Clock, Error, Kind, Moment, ReqId, Why, engine};
 
@@ -43,9 +43,9 @@ impl Client {
         let link = Arc::new(link);
         Arc::new_cyclic(|me: &Weak<Self>| {
             let me = me.clone();
-            let listener = move |spot: &Spot, news: News| {
+            let listener = move |req: &ReqId, news: News| {
                 if let Some(client) = me.upgrade() {
-                    client.hear(spot, news);
+                    client.hear(req, news);
                 }
             };
             Self {
@@ -190,7 +190,9 @@ impl Client {
         self.sessions().retain(|_, s| !Arc::ptr_eq(s, session));
         for mine in self.entries.end(session) {
             // By our own clock: at the server it may be there a while longer.
-            self.watches.insist(&mine.spot);
+            if let Some(spot) = mine.spot() {
+                self.watches.insist(spot);
+            }
             self.tell(Wake::Event(Event::Lost(mine.key, Why::Disconnected)));
         }
     }
@@ -213,10 +215,19 @@ impl Client {
         });
     }
 
-    /// An entry is gone, or never came to be.
+    /// An entry is gone, or never came to be: its seat is for the next.
     pub(crate) fn forget(self: &Arc<Self>, req: &ReqId) -> Option<Mine> {
+        let mine = self.let_go(req)?;
+        mine.vacate();
+        Some(mine)
+    }
+
+    /// An entry is not this client's any more, though it may be at its seat yet.
+    pub(crate) fn let_go(self: &Arc<Self>, req: &ReqId) -> Option<Mine> {
         let mine = self.entries.gone(req)?;
-        self.watches.left(&mine.spot);
+        if let Some(spot) = mine.spot() {
+            self.watches.left(spot);
+        }
         if mine.session.exit() {
             self.revoke_later(&mine.session);
         }
@@ -241,23 +252,30 @@ impl Client {
         let path = "/etcdserverpb.Lease/LeaseTimeToLive";
         let all = self.link.call::<_, LeaseKeysResponse>(path, &question, Tries::Many).await;
         let Ok(all) = all else { return session.in_doubt() };
+        let known = self.entries.seats(session);
         for key in all.said.keys {
-            let entry = keys::parse(&key).and_then(|(lock, rest)| Some((lock, rest.parse().ok()?)));
-            let Some((lock, req)) = entry else { continue };
-            if self.entries.knows(&req) {
-                continue;
-            }
-            tracing::debug!(%lock, %req, "an entry that arrived late is removed");
-            if self.link.txn(&txn::cancel(&lock, req, session.id)).await.is_err() {
+            let entry = std::str::from_utf8(&key).ok().filter(|_| keys::parse(&key).is_some());
+            let Some(key) = entry.filter(|key| !known.contains(*key)) else { continue };
+            if self.sweep_one(key, session).await.is_err() {
                 session.in_doubt();
             }
         }
     }
 
+    async fn sweep_one(&self, key: &str, session: &Session) -> Result<(), Fault> {
+        let said = self.link.txn(&txn::read(key)).await?.said;
+        let kv = txn::ranges(&said).next().and_then(|r| r.kvs.first());
+        let sitting = kv.and_then(|kv| Some((kv, Meta::read(&kv.value)?.req)));
+        let Some((kv, req)) = sitting.filter(|(_, req)| !self.entries.knows(req)) else {
+            return Ok(());
+        };
+        tracing::debug!(key, %req, "an entry that arrived late is removed");
+        self.link.txn(&txn::cancel_this(kv, key, req, session.id)).await.map(drop)
+    }
+
     /// News of an entry of our own.
-    fn hear(self: &Arc<Self>, spot: &Spot, news: News) {
-        let req = keys::parse(spot.as_bytes()).and_then(|(_, rest)| rest.parse().ok());
-        let mine = req.and_then(|req: ReqId| self.entries.get(&req));
+    fn hear(self: &Arc<Self>, req: &ReqId, news: News) {
+        let mine = self.entries.get(req);
         let Some(mine) = mine.filter(|m| m.leaving.is_none()) else { return };
         let event = match news {
             News::Deleted => {

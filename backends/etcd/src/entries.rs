@@ -8,6 +8,7 @@ use distlock_core::seam::Key;
 use distlock_core::{FullName, ReqId};
 
 use crate::place::Place;
+use crate::seats::Seat;
 use crate::session::Session;
 
 /// So many requests that left are remembered. One that comes back later than that was kept waiting
@@ -18,15 +19,29 @@ const REMEMBERED: usize = 10_000;
 #[derive(Clone)]
 pub(crate) struct Mine {
     pub(crate) key: Key,
-    pub(crate) spot: Spot,
+    pub(crate) seat: Seat,
     pub(crate) session: Arc<Session>,
-    /// A put of it may still be on its way: it must leave with a tombstone.
+    /// A put of it may still be on its way: it must leave with a tombstone, and nobody gets its seat.
     pub(crate) doubt: bool,
     /// It was answered.
     pub(crate) joined: bool,
     pub(crate) leaving: Option<Leaving>,
-    /// The create revision, once it is known.
-    created: Option<i64>,
+    /// The create revision and the spot, once they are known.
+    at: Option<(i64, Spot)>,
+}
+
+impl Mine {
+    /// Its stay at its seat, once it is known.
+    pub(crate) fn spot(&self) -> Option<&Spot> {
+        self.at.as_ref().map(|(_, spot)| spot)
+    }
+
+    /// It is gone from its seat: the next may have it, unless something may still arrive there.
+    pub(crate) fn vacate(&self) {
+        if !self.doubt {
+            self.session.seats.give(&self.key.lock, self.seat.number);
+        }
+    }
 }
 
 /// How far an entry has left.
@@ -55,18 +70,30 @@ impl Entries {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request is about to join; false when it has left before.
-    pub(crate) fn begin(&self, key: &Key, spot: &Spot, session: &Arc<Session>) -> bool {
+    /// A request is about to join: where, which stays so when it asks again. `None` when it has left
+    /// before.
+    pub(crate) fn begin(
+        &self,
+        key: &Key,
+        session: &Arc<Session>,
+    ) -> Option<(Arc<str>, Arc<Session>)> {
         let mut tables = self.tables();
         if tables.spent.contains(&key.req) {
-            return false;
+            return None;
         }
-        tables.mine.entry(key.req).or_insert_with(|| {
+        let mine = tables.mine.entry(key.req).or_insert_with(|| {
             session.enter();
-            let (key, spot, session) = (key.clone(), spot.clone(), session.clone());
-            Mine { key, spot, session, doubt: false, joined: false, leaving: None, created: None }
+            let (seat, key, session) = (session.seat(&key.lock), key.clone(), session.clone());
+            Mine { key, seat, session, doubt: false, joined: false, leaving: None, at: None }
         });
-        true
+        Some((mine.seat.key.clone(), mine.session.clone()))
+    }
+
+    /// Somebody else sits where a request was to: it gets another seat, and nobody that one.
+    pub(crate) fn reseat(&self, req: &ReqId) {
+        if let Some(mine) = self.tables().mine.get_mut(req) {
+            mine.seat = mine.session.seat(&mine.key.lock);
+        }
     }
 
     /// A join that is out and has no answer yet may arrive at any time.
@@ -123,6 +150,13 @@ impl Entries {
         self.tables().mine.contains_key(req)
     }
 
+    /// Where the requests of a lease sit.
+    pub(crate) fn seats(&self, session: &Arc<Session>) -> HashSet<Arc<str>> {
+        let tables = self.tables();
+        let on_it = tables.mine.values().filter(|m| Arc::ptr_eq(&m.session, session));
+        on_it.map(|m| m.seat.key.clone()).collect()
+    }
+
     pub(crate) fn get(&self, req: &ReqId) -> Option<Mine> {
         self.tables().mine.get(req).cloned()
     }
@@ -142,8 +176,8 @@ impl Entries {
     pub(crate) fn seat(&self, req: &ReqId, place: &Arc<Place>) {
         let mut tables = self.tables();
         let tables = &mut *tables;
-        let Some(mine) = tables.mine.get_mut(req).filter(|m| m.created.is_none()) else { return };
-        mine.created = Some(place.created);
+        let Some(mine) = tables.mine.get_mut(req).filter(|m| m.at.is_none()) else { return };
+        mine.at = Some((place.created, place.spot.clone()));
         let line = tables.lines.entry(mine.key.lock.clone()).or_default();
         let at = line.partition_point(|p| p.created < place.created);
         line.insert(at, place.clone());
@@ -164,7 +198,7 @@ impl Entries {
 
 impl Tables {
     fn unseat(&mut self, mine: &Mine) {
-        let Some(created) = mine.created else { return };
+        let Some((created, _)) = mine.at else { return };
         let Some(line) = self.lines.get_mut(&mine.key.lock) else { return };
         let at = line.partition_point(|p| p.created < created);
         if line.get(at).is_some_and(|p| p.created == created) {

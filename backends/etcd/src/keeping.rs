@@ -63,7 +63,7 @@ async fn prove(
     client: &Client,
     held: &[&Keeping<EtcdPlace>],
 ) -> Vec<Result<Result<u32, Why>, Error>> {
-    let all = held.iter().map(|k| (&k.key.lock, &*k.place.0.spot, k.place.0.created));
+    let all = held.iter().map(|k| (&k.key.lock, &*k.place.0.key, k.place.0.created));
     let said = match client.link.txn(&txn::prove_all(all)).await {
         Ok(answer) => answer.said,
         Err(fault) => {

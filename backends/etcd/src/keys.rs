@@ -4,7 +4,13 @@
 //! its line a key below it. `etcdctl lock /distlock/NAME` does the same, so the two exclude each
 //! other. What could be read as structure is percent-encoded: `orders` and `orders/42` are two
 //! locks, neither below the other.
+//!
+//! A key is a seat, `LEASE-NUMBER`, and serves one request after the other: etcd keeps every key it
+//! ever saw until it compacts, and walks over those of a lock with each join. Which request sits
+//! there is in the value; what tells one who sat there from the next is the create revision. So
+//! whatever is remembered of an entry, or waited for, goes by both: its spot.
 
+use distlock_core::line::Spot;
 use distlock_core::{FullName, Name, Namespace, ReqId};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 
@@ -13,6 +19,8 @@ pub(crate) const PREFIX: &str = "/distlock/";
 /// The version of this layout. No lock can be called so: an empty namespace writes no colon.
 pub(crate) const LAYOUT: &str = "/distlock/:layout";
 const GONE: &str = "/distlock/:gone/";
+/// A key that is never there: to delete it makes a transaction a write that changes nothing.
+pub(crate) const NOTHING: &str = "/distlock/:nothing";
 
 /// The slash ends a name, the colon ends a namespace, the percent sign is what we write them with.
 const AWKWARD: &AsciiSet = &CONTROLS.add(b'%').add(b'/').add(b':');
@@ -36,9 +44,19 @@ pub(crate) fn line(lock: &FullName) -> String {
     format!("{}/", of_names(&lock.space, lock.name.as_str()))
 }
 
-/// A request's entry.
-pub(crate) fn entry(lock: &FullName, req: ReqId) -> String {
-    format!("{}{req}", line(lock))
+/// A seat in a lock's line.
+pub(crate) fn seat(lock: &FullName, lease: i64, number: u32) -> String {
+    format!("{}{lease:x}-{number}", line(lock))
+}
+
+/// One stay at a key.
+pub(crate) fn spot(key: &str, created: i64) -> Spot {
+    format!("{key}@{created}").into()
+}
+
+/// The key of a spot.
+pub(crate) fn of_spot(spot: &str) -> &str {
+    spot.rsplit_once('@').map_or(spot, |(key, _)| key)
 }
 
 /// The prefix that an entry is below.
@@ -89,16 +107,18 @@ mod tests {
                     space: Namespace::new(space).unwrap(),
                     name: Name::new(name).unwrap(),
                 };
-                let key = entry(&lock, req);
+                let key = seat(&lock, i64::MAX, 7);
                 assert_eq!(key.matches('/').count(), 3, "{key}");
                 assert_eq!(line_of(&key), line(&lock));
-                let (back, rest) = parse(key.as_bytes()).unwrap();
-                assert_eq!((back, rest.parse().unwrap()), (lock, req));
+                assert_eq!(parse(key.as_bytes()), Some((lock, "7fffffffffffffff-7")));
+                assert_eq!(of_spot(&spot(&key, 42)), key);
                 assert!(seen.insert(key));
             }
         }
         assert_eq!(parse(tombstone(req).as_bytes()), None);
         assert_eq!(parse(LAYOUT.as_bytes()), None);
+        assert_eq!(parse(NOTHING.as_bytes()), None);
+        assert_eq!(of_spot(&spot("/a/b@c", 42)), "/a/b@c");
         assert_eq!(after("/a/"), b"/a0");
     }
 }

@@ -1,9 +1,11 @@
 //! Leaving the line.
 //!
-//! 1. An entry whose join was answered is deleted by its key, which is its request's alone.
+//! 1. An entry whose join was answered is deleted, if it is that very one: its seat may be the next
+//!    one's by the time a question that was asked twice arrives.
 //! 2. If the next in line is of this client too, the same write shows that it is there: a hand-over
 //!    between two tasks is one write.
-//! 3. A join without an answer is undone with a tombstone on the lease of the entry.
+//! 3. A join without an answer is undone with a tombstone on the lease of the entry, and nobody ever
+//!    sits there again.
 
 use std::sync::Arc;
 
@@ -12,25 +14,26 @@ use distlock_core::seam::{Key, Released};
 use distlock_core::{Error, Outcome};
 
 use crate::client::Client;
+use crate::entries::Mine;
 use crate::meta::{Meta, told};
 use crate::place::{EtcdPlace, Place};
 use crate::session::Session;
 use crate::txn;
 use crate::wire::link::Answer;
-use crate::wire::proto::{Do, Done, KeyValue, TxnResponse};
+use crate::wire::proto::{Done, KeyValue, TxnResponse};
 use crate::wire::trouble::Fault;
 use crate::wire::watches::Watches;
 
 /// What was there until now.
-struct Left {
+pub(crate) struct Left {
     kv: Option<KeyValue>,
     /// An earlier attempt may have taken it away.
     doubt: bool,
 }
 
 impl Left {
-    fn of<T>(answer: Answer<T>, deleted: impl FnOnce(T) -> Option<KeyValue>) -> Self {
-        Self { doubt: answer.doubt, kv: deleted(answer.said) }
+    fn of(Answer { said, doubt }: Answer<TxnResponse>) -> Self {
+        Self { kv: txn::deleted(said), doubt }
     }
 }
 
@@ -42,17 +45,17 @@ pub(crate) async fn leave(
     let now = client.moment();
     let mine = client.entries.leave(&key.req, |session| !session.is_over(now));
     let place = place.map(|p| &*p.0);
-    let Some(spot) = mine.as_ref().map(|m| &m.spot).or(place.map(|p| &p.spot)) else {
-        // It never left for the cluster, and never will.
-        return Ok(Released::WasLost);
-    };
-    client.watches.disown(spot);
-    let unanswered = Unanswered { watches: &client.watches, spot: Some(spot) };
     let doubt = mine.as_ref().is_some_and(|m| m.doubt || !m.joined);
+    let spot = place.map(|p| &p.spot).or(mine.as_ref().and_then(Mine::spot));
+    if let Some(spot) = spot {
+        client.watches.disown(spot);
+    }
+    let unanswered = Unanswered { watches: &client.watches, spot };
     let left = match (place, &mine) {
         (Some(p), _) if !doubt && !p.doubt => go(client, key, p).await,
-        (Some(p), _) => bury(client, key, &p.session).await,
-        (None, Some(m)) => bury(client, key, &m.session).await,
+        (Some(p), _) => bury(client, key, &p.key, &p.session).await,
+        (None, Some(m)) => bury(client, key, &m.seat.key, &m.session).await,
+        // It never left for the cluster, and never will.
         (None, None) => return Ok(Released::WasLost),
     };
     let left = match left {
@@ -71,7 +74,9 @@ pub(crate) async fn leave(
         }
     };
     unanswered.answered();
-    if client.forget(&key.req).is_none() {
+    if client.forget(&key.req).is_none()
+        && let Some(spot) = spot
+    {
         client.watches.left(spot);
     }
     let revoked = |kv: &KeyValue| Meta::read(&kv.value).is_some_and(|m| m.revoked);
@@ -110,19 +115,16 @@ impl Drop for Unanswered<'_> {
 
 async fn go(client: &Arc<Client>, key: &Key, place: &Place) -> Result<Left, Fault> {
     if let Some((next, lease)) = heir(client, key, place) {
-        let txn = txn::hand_over(&key.lock, &place.spot, &next.spot, next.created);
+        let (me, heir) = ((&*place.key, place.created), (&*next.key, next.created));
+        let txn = txn::hand_over(&key.lock, me, heir);
         let answer = client.link.txn(&txn).await?;
         if let Some(line) = first_now(client, &answer.said, &next) {
             next.show(Some(line), lease);
         }
-        return Ok(Left::of(answer, |said| txn::deleted(&said).next().cloned()));
+        return Ok(Left::of(answer));
     }
-    let delete = Do::Delete(txn::release(&place.spot));
-    let answer = client.together.write(&key.lock, delete).await?;
-    Ok(Left::of(answer, |said| match said.done {
-        Done::Delete(deleted) => deleted.prev_kvs.into_iter().next(),
-        _ => None,
-    }))
+    let leave = txn::leave(&place.key, place.created);
+    Ok(Left::of(client.together.write(&key.lock, leave).await?))
 }
 
 /// The next in line, if it is of this client and its lease need not be kept just now.
@@ -149,8 +151,16 @@ fn first_now(client: &Client, said: &TxnResponse, next: &Place) -> Option<Line> 
     Some(Line { entries: vec![entry], behind, seen, skipped: 0 })
 }
 
-async fn bury(client: &Arc<Client>, key: &Key, session: &Arc<Session>) -> Result<Left, Fault> {
-    let answer = client.link.txn(&txn::cancel(&key.lock, key.req, session.id)).await?;
+/// Leaves for good a line that one may be in, now or later.
+pub(crate) async fn bury(
+    client: &Arc<Client>,
+    key: &Key,
+    seat: &str,
+    session: &Arc<Session>,
+) -> Result<Left, Fault> {
+    // Before it is sent: it may arrive at any time from then on, and takes who sits there.
+    client.entries.in_doubt(&key.req);
+    let answer = client.link.txn(&txn::cancel(seat, key.req, session.id)).await?;
     client.buried(session);
-    Ok(Left::of(answer, |said| txn::deleted(&said).next().cloned()))
+    Ok(Left::of(answer))
 }

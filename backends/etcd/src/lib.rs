@@ -5,7 +5,7 @@
 //! | `open` | from a URL to a store |
 //! | `store` | the algorithm |
 //! | `leaving`, `keeping`, `listing` | leaving and handing over, renewal, and what operators see |
-//! | `client`, `session`, `entries`, `place` | one client: its leases, and what it has in all lines |
+//! | `client`, `session`, `seats`, `entries`, `place` | one client: its leases, and what it has in all lines |
 //! | `txn`, `keys`, `meta` | transactions, keys and values |
 //! | `promises` | what it promises, by version of the server |
 //! | `wire` | our own small client |
@@ -20,6 +20,7 @@ mod meta;
 mod open;
 mod place;
 mod promises;
+mod seats;
 mod session;
 mod store;
 mod txn;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use distlock_core::line::{Entry, Spot};
+use distlock_core::line::Entry;
 use distlock_core::seam::Ask;
-use distlock_core::{Label, Mode, Owner, Token};
+use distlock_core::{Label, Mode, Owner, ReqId, Token};
 use serde::{Deserialize, Serialize};
 
 use crate::keys;
@@ -16,6 +16,8 @@ const LOCAL_BITS: u32 = 16;
 /// The value of an entry's key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Meta {
+    /// Who sits there.
+    pub(crate) req: ReqId,
     owner: Owner,
     label: Label,
     #[serde(default)]
@@ -32,7 +34,8 @@ pub(crate) struct Meta {
 impl Meta {
     pub(crate) fn of(ask: &Ask, wall_micros: u64) -> Self {
         let (owner, label, mode) = (ask.owner.clone(), ask.label.clone(), ask.mode);
-        Self { owner, label, mode, at: wall_micros, ttl: ask.ttl.as_secs(), revoked: false }
+        let (req, ttl) = (ask.req, ask.ttl.as_secs());
+        Self { req, owner, label, mode, at: wall_micros, ttl, revoked: false }
     }
 
     /// What a value says; `None` for one of another kind of client.
@@ -58,14 +61,12 @@ pub(crate) fn revision(token: Token) -> i64 {
 
 /// An entry as it is told.
 pub(crate) fn told(kv: &KeyValue, wall_micros: u64) -> Entry {
-    let spot: Spot = String::from_utf8_lossy(&kv.key).into();
+    let spot = keys::spot(&String::from_utf8_lossy(&kv.key), kv.create_revision);
     let meta = Meta::read(&kv.value);
-    let req = keys::parse(&kv.key).and_then(|(_, rest)| rest.parse().ok());
     let age = |m: &Meta| Duration::from_micros(wall_micros.saturating_sub(m.at));
     Entry {
         token: token(kv.create_revision),
-        // A value of another kind of client makes its key one, too.
-        req: req.filter(|_| meta.is_some()),
+        req: meta.as_ref().map(|m| m.req),
         owner: meta.as_ref().map(|m| m.owner.clone()),
         label: meta.as_ref().map_or_else(|| Label::new("another client"), |m| m.label.clone()),
         mode: meta.as_ref().map_or(Mode::Exclusive, |m| m.mode),

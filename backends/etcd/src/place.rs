@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use distlock_core::Mode;
 use distlock_core::line::{Lease, Line, Spot};
 
+use crate::keys;
 use crate::meta::token;
 use crate::session::Session;
 
@@ -13,8 +14,11 @@ use crate::session::Session;
 pub struct EtcdPlace(pub(crate) Arc<Place>);
 
 pub(crate) struct Place {
-    pub(crate) spot: Spot,
+    /// The key it sits at.
+    pub(crate) key: Arc<str>,
     pub(crate) created: i64,
+    /// Both.
+    pub(crate) spot: Spot,
     pub(crate) session: Arc<Session>,
     pub(crate) mode: Mode,
     /// How many stood ahead when it joined: never more since.
@@ -43,14 +47,15 @@ struct Shown {
 
 impl Place {
     pub(crate) fn new(
-        spot: Spot,
+        key: Arc<str>,
         created: i64,
         session: Arc<Session>,
         mode: Mode,
         ahead: i64,
         doubt: bool,
     ) -> Self {
-        Self { spot, created, session, mode, ahead, doubt, near: Mutex::default() }
+        let spot = keys::spot(&key, created);
+        Self { key, created, spot, session, mode, ahead, doubt, near: Mutex::default() }
     }
 
     fn near(&self) -> MutexGuard<'_, Near> {

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::Moment;
+use distlock_core::{FullName, Moment};
+
+use crate::keys;
+use crate::seats::{Seat, Seats};
 
 /// So many tombstones, and the lease is used for nothing new: it is revoked once its last entry has
 /// left, and they go with it.
@@ -27,6 +30,7 @@ pub(crate) struct Session {
     retired: AtomicBool,
     /// Something unanswered may have left an entry that nobody knows of.
     doubt: AtomicBool,
+    pub(crate) seats: Seats,
 }
 
 #[derive(Clone, Copy)]
@@ -46,7 +50,14 @@ impl Session {
             tombstones: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
             doubt: AtomicBool::new(false),
+            seats: Seats::default(),
         }
+    }
+
+    /// A seat on it that nobody has.
+    pub(crate) fn seat(&self, lock: &FullName) -> Seat {
+        let number = self.seats.take(lock);
+        Seat { key: keys::seat(lock, self.id, number).into(), number }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

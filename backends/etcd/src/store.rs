@@ -1,7 +1,7 @@
 //! etcd as a store of the line family.
 //!
-//! 1. Join: one transaction puts the request's key on the client's lease, unless the key or its
-//!    tombstone exists, and reads the line if it was not empty. First by create revision holds.
+//! 1. Join: one transaction puts the request on a seat of the client's lease, unless it sits there or
+//!    has a tombstone, and reads the line if it was not empty. First by create revision holds.
 //! 2. Who waits watches the key just ahead, from the revision it read; an entry of the same client
 //!    tells of its end by itself.
 //! 3. Proof: a transaction with a write in it, which only passes while the key has the create
@@ -23,12 +23,12 @@ use distlock_core::{
 };
 
 use crate::client::Client;
+use crate::entries::Mine;
 use crate::meta::{Meta, revision, token, told};
 use crate::place::{EtcdPlace, Place};
 use crate::session::{Session, random};
 use crate::wire::link::{Answer, Turn};
-use crate::wire::proto::{Do, Done, KeyValue, TxnResponse};
-use crate::wire::together::Written;
+use crate::wire::proto::{KeyValue, TxnResponse};
 use crate::wire::trouble::Fault;
 use crate::{keeping, keys, leaving, listing, txn};
 
@@ -47,7 +47,7 @@ impl Etcd {
 
     /// An entry that is there: from now on it is watched, unless it is given back soon.
     fn place(&self, ask: &Ask, place: Place, alone: bool) -> EtcdPlace {
-        self.client.watches.own(&place.spot, place.created, alone);
+        self.client.watches.own(&place.spot, ask.req, place.created, alone);
         let place = Arc::new(place);
         self.client.entries.seat(&ask.req, &place);
         EtcdPlace(place)
@@ -97,7 +97,7 @@ impl Etcd {
         first
     }
 
-    /// One attempt to join; `None` when the lease had ended before.
+    /// One attempt to join; `None` when the lease had ended before, or the seat was taken.
     async fn enter(
         &self,
         ask: &Ask,
@@ -105,21 +105,21 @@ impl Etcd {
         turn: Turn<'_>,
     ) -> Result<Option<Joined<EtcdPlace>>, Error> {
         let client = &self.client;
-        let spot = Spot::from(keys::entry(&ask.lock, ask.req));
-        if !client.entries.begin(&ask.key(), &spot, &session) {
+        let Some((seat, session)) = client.entries.begin(&ask.key(), &session) else {
             return Ok(Some(Joined::Spent));
-        }
+        };
         // From here on it may arrive, and whoever drops this must be able to undo it.
         let others = client.entries.in_line(&ask.lock);
-        let txn = txn::join(ask, Meta::of(ask, self.wall()).bytes(), session.id, others);
+        let value = Meta::of(ask, self.wall()).bytes();
+        let txn = txn::join(ask, &seat, value, session.id, others);
         // Among others of one line there is nothing to gain by going together.
         let answer = match others {
             true => client.link.txn_in_turn(&txn).await,
-            false => client.together.write(&ask.lock, Do::Txn(txn)).await.map(unwrapped),
+            false => client.together.write(&ask.lock, txn).await,
         };
         drop(turn);
         match answer {
-            Ok(a) => self.joined(ask, &session, spot, a).await.map(Some),
+            Ok(a) => self.joined(ask, &session, seat, a).await,
             // Nothing can arrive on a lease that has ended.
             Err(Fault::NoLease) => {
                 client.forget(&ask.req);
@@ -140,15 +140,18 @@ impl Etcd {
         }
     }
 
-    /// What the answer to a join means.
+    /// What the answer to a join means; `None` when somebody else sits there.
     async fn joined(
         &self,
         ask: &Ask,
         session: &Arc<Session>,
-        spot: Spot,
+        seat: Arc<str>,
         answer: Answer<TxnResponse>,
-    ) -> Result<Joined<EtcdPlace>, Error> {
+    ) -> Result<Option<Joined<EtcdPlace>>, Error> {
         let (client, doubt, said) = (&self.client, answer.doubt, txn::joined(answer.said));
+        if doubt {
+            client.entries.in_doubt(&ask.req);
+        }
         let now = said.header.map_or(0, |h| h.revision);
         let found = match said.succeeded {
             true => None,
@@ -157,64 +160,73 @@ impl Etcd {
                 let (mine, tombstone) = (ranges.next(), ranges.next());
                 if tombstone.is_some_and(|r| !r.kvs.is_empty()) {
                     client.forget(&ask.req);
-                    return Ok(Joined::Spent);
+                    return Ok(Some(Joined::Spent));
                 }
-                match mine.and_then(|r| r.kvs.first()) {
-                    Some(kv) => Some(kv.clone()),
-                    None => {
-                        client.forget(&ask.req);
-                        return Ok(Joined::Refused(self.refused(&said)));
-                    }
+                let Some(kv) = mine.and_then(|r| r.kvs.first()) else {
+                    return self.refused(ask, session, &seat, &said).await.map(Some);
+                };
+                // One that was to be gone by now, and lingers.
+                if Meta::read(&kv.value).is_none_or(|m| m.req != ask.req) {
+                    client.entries.reseat(&ask.req);
+                    return Ok(None);
                 }
+                Some(kv.clone())
             }
         };
-        let Some(doubt) = client.entries.joined(&ask.req, doubt) else { return Ok(Joined::Spent) };
+        let Some(doubt) = client.entries.joined(&ask.req, doubt) else {
+            return Ok(Some(Joined::Spent));
+        };
         let Some(kv) = found else {
             let count = txn::ranges(&said).next().map(|r| r.count);
             let ahead = count.map_or(0, |n| n - 1);
             let line = match count {
                 Some(_) => self.line_of(&said, ask.mode, now, ahead),
-                None => alone(ask, &spot, now),
+                None => alone(ask, keys::spot(&seat, now), now),
             };
             let lease = client.lease(session).ok_or_else(|| ended(client))?;
-            let place = Place::new(spot, now, session.clone(), ask.mode, ahead, doubt);
+            let place = Place::new(seat, now, session.clone(), ask.mode, ahead, doubt);
             place.saw(&line);
             let place = self.place(ask, place, ahead == 0);
-            return Ok(Joined::In { place, line, lease });
+            return Ok(Some(Joined::In { place, line, lease }));
         };
-        // An earlier attempt of the same request: it may be on an earlier lease.
-        let on = client.entries.get(&ask.req).map(|m| m.session);
-        let session = on.filter(|s| s.id == kv.lease).unwrap_or_else(|| session.clone());
-        let lease = client.lease(&session).ok_or_else(|| ended(client))?;
-        let place = Place::new(spot, kv.create_revision, session, ask.mode, i64::MAX, doubt);
+        // An earlier attempt of the same request.
+        let lease = client.lease(session).ok_or_else(|| ended(client))?;
+        let (created, session) = (kv.create_revision, session.clone());
+        let place = Place::new(seat, created, session, ask.mode, i64::MAX, doubt);
         let place = self.place(ask, place, false);
         let line = self.line(&ask.lock, &place).await?;
-        Ok(Joined::In { place, line, lease })
+        Ok(Some(Joined::In { place, line, lease }))
     }
 
-    /// The line as one sees it who is not in it.
-    fn refused(&self, said: &TxnResponse) -> Line {
+    /// The line as one sees it who is not in it, and never will be.
+    async fn refused(
+        &self,
+        ask: &Ask,
+        session: &Arc<Session>,
+        seat: &str,
+        said: &TxnResponse,
+    ) -> Result<Joined<EtcdPlace>, Error> {
+        let client = &self.client;
+        if client.entries.get(&ask.req).is_some_and(|m| m.doubt) {
+            // An earlier attempt may still find the line empty.
+            leaving::bury(client, &ask.key(), seat, session).await?;
+        }
+        client.forget(&ask.req);
         let seen = said.header.map_or(0, |h| u64::try_from(h.revision).unwrap_or(0));
-        let Some(first) = txn::ranges(said).nth(2) else { return Line::default() };
+        let Some(first) = txn::ranges(said).nth(2) else {
+            return Ok(Joined::Refused(Line::default()));
+        };
         let entries: Vec<_> = first.kvs.iter().map(|kv| told(kv, self.wall())).collect();
         let behind = first.count - i64::try_from(entries.len()).unwrap_or(0);
-        Line { entries, behind: u32::try_from(behind.max(0)).unwrap_or(u32::MAX), seen, skipped: 0 }
+        let behind = u32::try_from(behind.max(0)).unwrap_or(u32::MAX);
+        Ok(Joined::Refused(Line { entries, behind, seen, skipped: 0 }))
     }
-}
-
-/// A transaction's answer, alone or among others.
-fn unwrapped(Answer { said, doubt }: Answer<Written>) -> Answer<TxnResponse> {
-    let said = match said.done {
-        Done::Txn(txn) => TxnResponse { header: said.header, ..txn },
-        _ => TxnResponse { header: said.header, ..TxnResponse::default() },
-    };
-    Answer { said, doubt }
 }
 
 /// The line that one has joined who found it empty.
-fn alone(ask: &Ask, spot: &Spot, created: i64) -> Line {
+fn alone(ask: &Ask, spot: Spot, created: i64) -> Line {
     let me = Entry {
-        spot: spot.clone(),
+        spot,
         token: token(created),
         req: Some(ask.req),
         owner: Some(ask.owner.clone()),
@@ -267,7 +279,7 @@ impl LineStore for Etcd {
     }
 
     fn proof(&self, place: &EtcdPlace) -> Option<Proof> {
-        Some(Proof { key: place.0.spot.to_string(), version: place.0.created })
+        Some(Proof { key: place.0.key.to_string(), version: place.0.created })
     }
 
     async fn join(&self, ask: &Ask) -> Result<Joined<EtcdPlace>, Error> {
@@ -294,7 +306,7 @@ impl LineStore for Etcd {
             false => None,
         };
         let txn = match next {
-            Some(_) => txn::look_as_next(lock, &me.spot, me.created),
+            Some(_) => txn::look_as_next(lock, &me.key, me.created),
             None => txn::look(lock, me.mode, me.created),
         };
         let said = client.link.txn(&txn).await?.said;
@@ -320,7 +332,7 @@ impl LineStore for Etcd {
         let Some(lease) = client.touch(&place.0.session).await? else {
             return Ok(Proven::Lost(Why::Disconnected));
         };
-        let said = client.link.txn(&txn::prove(&place.0.spot, place.0.created)).await?.said;
+        let said = client.link.txn(&txn::prove(&place.0.key, place.0.created)).await?.said;
         if !said.succeeded {
             client.forget(&key.req);
             return Ok(Proven::Lost(Why::Gone));
@@ -340,14 +352,15 @@ impl LineStore for Etcd {
         let (client, id) = (&self.client, random());
         let whole = Duration::from_secs(left.as_secs() + 1).max(client.capability.ttl_min);
         client.make_lease(id, whole).await?;
-        let (spot, created) = (place.0.spot.clone(), place.0.created);
-        client.link.txn(&txn::tie(&spot, created, id)).await?;
-        client.forget(&key.req);
+        let (seat, created) = (place.0.key.clone(), place.0.created);
+        client.link.txn(&txn::tie(&seat, created, id)).await?;
+        let mine = client.let_go(&key.req);
         // The lease ends it even without us, some seconds late; as long as we live, in time.
         let (client, end) = (client.clone(), self.clock().now().plus(left));
         engine::spawn(async move {
             client.clock().sleep_until(end).await;
-            if client.link.txn(&txn::leave(&spot, created)).await.is_ok() {
+            if client.link.txn(&txn::leave(&seat, created)).await.is_ok() {
+                mine.inspect(Mine::vacate);
                 let _ = client.revoke(id).await;
             }
         });
@@ -364,8 +377,9 @@ impl LineStore for Etcd {
 
     async fn oust(&self, _lock: &FullName, entry: &Entry, how: Force) -> Result<Forced, Error> {
         let (link, created) = (&self.client.link, revision(entry.token));
+        let key = keys::of_spot(&entry.spot);
         if how == Force::Now {
-            let said = link.txn(&txn::leave(&entry.spot, created)).await?;
+            let said = link.txn(&txn::leave(key, created)).await?;
             return Ok(if said.said.succeeded || said.doubt {
                 Forced::Done
             } else {
@@ -373,7 +387,7 @@ impl LineStore for Etcd {
             });
         }
         loop {
-            let said = link.txn(&txn::read(&entry.spot)).await?.said;
+            let said = link.txn(&txn::read(key)).await?.said;
             let kv = txn::ranges(&said).next().and_then(|r| r.kvs.first());
             let Some(kv) = kv.filter(|kv| kv.create_revision == created) else {
                 return Ok(Forced::NoMatch);
@@ -387,7 +401,7 @@ impl LineStore for Etcd {
                 return Ok(Forced::Done);
             }
             meta.revoked = true;
-            if link.txn(&txn::mark(kv, &entry.spot, meta.bytes())).await?.said.succeeded {
+            if link.txn(&txn::mark(kv, key, meta.bytes())).await?.said.succeeded {
                 return Ok(Forced::Done);
             }
         }

@@ -39,13 +39,7 @@ fn get(key: &str) -> RequestOp {
 }
 
 fn delete(key: &str) -> RequestOp {
-    op(Do::Delete(release(key)))
-}
-
-/// Removes an entry of this client's own. Its key is its request's alone, so there is nothing to
-/// compare: a late duplicate of a join that is not in doubt does not exist.
-pub(crate) fn release(key: &str) -> DeleteRequest {
-    DeleteRequest { key: key.into(), prev_kv: true }
+    op(Do::Delete(DeleteRequest { key: key.into(), prev_kv: true }))
 }
 
 /// Part of a lock's line, in order of creation.
@@ -78,16 +72,16 @@ fn ahead(lock: &FullName, mode: Mode, upto: i64) -> Vec<RequestOp> {
     }
 }
 
-/// Joins the line, unless the request is there or left it before.
+/// Joins the line at a seat of one's own, unless the request is there or left it before.
 ///
 /// An exclusive request is first tried on an empty line, which is all there is to read then. Without
 /// patience that is all; with it, the other branch joins the line as it is. Where the line is known
 /// not to be empty, that is asked at once.
-pub(crate) fn join(ask: &Ask, value: Vec<u8>, lease: i64, others: bool) -> TxnRequest {
-    let (key, tombstone) = (keys::entry(&ask.lock, ask.req), keys::tombstone(ask.req));
-    let put = PutRequest { key: key.clone().into(), value, lease, ..PutRequest::default() };
+pub(crate) fn join(ask: &Ask, key: &str, value: Vec<u8>, lease: i64, others: bool) -> TxnRequest {
+    let tombstone = keys::tombstone(ask.req);
+    let put = PutRequest { key: key.into(), value, lease, ..PutRequest::default() };
     let put = op(Do::Put(put));
-    let why = [get(&key), get(&tombstone)];
+    let why = [get(key), get(&tombstone)];
     if ask.mode == Mode::Exclusive && ask.patience == Patience::Never {
         let [mine, grave] = why;
         return TxnRequest {
@@ -99,7 +93,7 @@ pub(crate) fn join(ask: &Ask, value: Vec<u8>, lease: i64, others: bool) -> TxnRe
     let mut success = vec![put.clone()];
     success.extend(ahead(&ask.lock, ask.mode, 0));
     let anyway = TxnRequest {
-        compare: vec![created(&key, 0), created(&tombstone, 0)],
+        compare: vec![created(key, 0), created(&tombstone, 0)],
         success,
         failure: why.into(),
     };
@@ -133,14 +127,13 @@ pub(crate) fn read(key: &str) -> TxnRequest {
 }
 
 /// Shows that an entry exists. The delete in the other branch makes it a write, which goes through
-/// the log of the majority and which no stale member answers; yet where the entry exists nothing is
-/// written, so nobody who watches it is woken. What it would delete is an entry that is not the
-/// one: a late duplicate.
+/// the log of the majority and which no stale member answers; yet nothing is ever written, so nobody
+/// who watches the entry is woken, and whoever sits there next loses nothing.
 pub(crate) fn prove(key: &str, revision: i64) -> TxnRequest {
     TxnRequest {
         compare: vec![created(key, revision)],
         success: vec![get(key)],
-        failure: vec![delete(key)],
+        failure: vec![delete(keys::NOTHING)],
     }
 }
 
@@ -151,11 +144,15 @@ pub(crate) fn look_as_next(lock: &FullName, key: &str, revision: i64) -> TxnRequ
 }
 
 /// Leaves the line, and shows in the same write that the one behind, which is of this client too, is
-/// there and the first now.
-pub(crate) fn hand_over(lock: &FullName, key: &str, next: &str, revision: i64) -> TxnRequest {
-    let compare = vec![created(next, revision)];
+/// there and the first now. Both are told by key and create revision.
+pub(crate) fn hand_over(lock: &FullName, me: (&str, i64), next: (&str, i64)) -> TxnRequest {
+    let compare = vec![created(next.0, next.1)];
     let proof = TxnRequest { compare, success: vec![first(lock)], ..TxnRequest::default() };
-    TxnRequest { success: vec![delete(key), op(Do::Txn(proof))], ..TxnRequest::default() }
+    let proof = op(Do::Txn(proof));
+    let mut leave = leave(me.0, me.1);
+    leave.success.push(proof.clone());
+    leave.failure.push(proof);
+    leave
 }
 
 /// Many proofs in one, each with the length of its line.
@@ -169,19 +166,25 @@ pub(crate) fn prove_all<'a>(all: impl Iterator<Item = (&'a FullName, &'a str, i6
     TxnRequest { success: all.map(one).collect(), ..TxnRequest::default() }
 }
 
-/// Takes away an entry, if it is this very one.
+/// Takes away an entry, if it is this very one: its seat may be somebody else's by now.
 pub(crate) fn leave(key: &str, revision: i64) -> TxnRequest {
     let compare = vec![created(key, revision)];
     TxnRequest { compare, success: vec![delete(key)], ..TxnRequest::default() }
 }
 
 /// Leaves the line and keeps the request out of it for ever. The tombstone is on the lease of the
-/// entry: a put that is still on its way names that lease, and fails once it has ended.
-pub(crate) fn cancel(lock: &FullName, req: ReqId, lease: i64) -> TxnRequest {
-    let key = keys::tombstone(req).into_bytes();
-    let put = PutRequest { key, lease, ..PutRequest::default() };
-    let success = vec![delete(&keys::entry(lock, req)), op(Do::Put(put))];
+/// entry: a put that is still on its way names that lease, and fails once it has ended. Nobody else
+/// ever gets its seat, so what sits there is the request.
+pub(crate) fn cancel(key: &str, req: ReqId, lease: i64) -> TxnRequest {
+    let tombstone = keys::tombstone(req).into_bytes();
+    let put = PutRequest { key: tombstone, lease, ..PutRequest::default() };
+    let success = vec![delete(key), op(Do::Put(put))];
     TxnRequest { success, ..TxnRequest::default() }
+}
+
+/// The same for an entry that was read, unless somebody else sits there by now.
+pub(crate) fn cancel_this(kv: &KeyValue, key: &str, req: ReqId, lease: i64) -> TxnRequest {
+    TxnRequest { compare: vec![created(key, kv.create_revision)], ..cancel(key, req, lease) }
 }
 
 /// Ties an entry to another lease.
@@ -217,10 +220,10 @@ pub(crate) fn ranges(said: &TxnResponse) -> impl Iterator<Item = &RangeResponse>
     })
 }
 
-/// What was deleted.
-pub(crate) fn deleted(said: &TxnResponse) -> impl Iterator<Item = &KeyValue> {
-    said.responses.iter().flat_map(|r| match &r.response {
-        Some(Done::Delete(deleted)) => deleted.prev_kvs.as_slice(),
-        _ => &[],
+/// What was deleted, of one key at most.
+pub(crate) fn deleted(said: TxnResponse) -> Option<KeyValue> {
+    said.responses.into_iter().find_map(|r| match r.response {
+        Some(Done::Delete(deleted)) => deleted.prev_kvs.into_iter().next(),
+        _ => None,
     })
 }

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use distlock_core::{FullName, Outcome, engine};
 use tokio::sync::oneshot;
 
-use super::link::{Answer, Link, Tries};
-use super::proto::{DeleteResponse, Do, Done, Header, RequestOp, TxnRequest};
+use super::link::{Answer, Link};
+use super::proto::{Do, Done, RequestOp, TxnRequest, TxnResponse};
 use super::trouble::Fault;
 
 /// So many are under way before others wait.
@@ -24,13 +24,7 @@ const FLIGHTS: usize = 4;
 /// So many go together: etcd takes 128 operations in all, and a join has a few inside.
 const MOST: usize = 48;
 
-/// What a write did.
-pub(crate) struct Written {
-    pub(crate) header: Option<Header>,
-    pub(crate) done: Done,
-}
-
-type Sent = Result<Answer<Written>, Fault>;
+type Sent = Result<Answer<TxnResponse>, Fault>;
 
 /// The writes of a client.
 pub(crate) struct Together {
@@ -46,7 +40,7 @@ struct State {
 
 struct Waiting {
     lock: FullName,
-    write: Do,
+    write: TxnRequest,
     answer: oneshot::Sender<Sent>,
 }
 
@@ -60,10 +54,10 @@ impl Together {
     }
 
     /// A write about a lock. Dropped before it was sent, it never is.
-    pub(crate) async fn write(self: &Arc<Self>, lock: &FullName, write: Do) -> Sent {
+    pub(crate) async fn write(self: &Arc<Self>, lock: &FullName, write: TxnRequest) -> Sent {
         // What is dropped and given back, on the library's own thread, waits for nobody.
         if engine::on_library_thread() {
-            return Box::pin(alone(&self.link, &write)).await;
+            return self.link.txn_in_turn(&write).await;
         }
         let answer = {
             let mut state = self.state();
@@ -79,7 +73,7 @@ impl Together {
         };
         let Some(answer) = answer else {
             let _flight = Flight(self);
-            return Box::pin(alone(&self.link, &write)).await;
+            return self.link.txn_in_turn(&write).await;
         };
         drop(write);
         // One call's time to be sent, and one to be answered.
@@ -109,15 +103,15 @@ impl Together {
         if some.len() == 1 {
             return self.one_by_one(some).await;
         }
-        let write = |w: &Waiting| RequestOp { request: Some(w.write.clone()) };
+        let write = |w: &Waiting| RequestOp { request: Some(Do::Txn(w.write.clone())) };
         let txn = TxnRequest { success: some.iter().map(write).collect(), ..TxnRequest::default() };
         match self.link.txn_in_turn(&txn).await {
             Ok(Answer { said, doubt }) => {
                 let header = said.header;
                 for (waiting, response) in some.into_iter().zip(said.responses) {
-                    let Some(done) = response.response else { continue };
-                    let _ =
-                        waiting.answer.send(Ok(Answer { said: Written { header, done }, doubt }));
+                    let Some(Done::Txn(said)) = response.response else { continue };
+                    let said = TxnResponse { header, ..said };
+                    let _ = waiting.answer.send(Ok(Answer { said, doubt }));
                 }
             }
             // Nobody was reached: that is so for each of them.
@@ -133,31 +127,7 @@ impl Together {
 
     async fn one_by_one(&self, some: Vec<Waiting>) {
         for waiting in some {
-            let _ = waiting.answer.send(alone(&self.link, &waiting.write).await);
-        }
-    }
-}
-
-async fn alone(link: &Link, write: &Do) -> Sent {
-    match write {
-        Do::Delete(delete) => {
-            let path = "/etcdserverpb.KV/DeleteRange";
-            let Answer { said, doubt } =
-                link.call_in_turn::<_, DeleteResponse>(path, delete, Tries::Many).await?;
-            Ok(Answer { said: Written { header: None, done: Done::Delete(said) }, doubt })
-        }
-        Do::Txn(txn) => {
-            let Answer { said, doubt } = link.txn_in_turn(txn).await?;
-            Ok(Answer { said: Written { header: said.header, done: Done::Txn(said) }, doubt })
-        }
-        Do::Put(_) | Do::Range(_) => {
-            let write = RequestOp { request: Some(write.clone()) };
-            let Answer { said, doubt } = link
-                .txn_in_turn(&TxnRequest { success: vec![write], ..TxnRequest::default() })
-                .await?;
-            let done = said.responses.into_iter().next().and_then(|r| r.response);
-            let done = done.ok_or_else(|| Fault::Other(link.late()))?;
-            Ok(Answer { said: Written { header: said.header, done }, doubt })
+            let _ = waiting.answer.send(self.link.txn_in_turn(&waiting.write).await);
         }
     }
 }
@@ -219,11 +189,7 @@ mod tests {
             if name != "dropped" {
                 said.push(told);
             }
-            state.waiting.push_back(Waiting {
-                lock,
-                write: Do::Delete(txn::release(name)),
-                answer,
-            });
+            state.waiting.push_back(Waiting { lock, write: txn::leave(name, 1), answer });
         }
         assert_eq!(names(&state.take()), ["a", "b", "c"]);
         assert_eq!(names(&state.take()), ["a", "b"]);

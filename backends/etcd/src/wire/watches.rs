@@ -2,15 +2,19 @@
 //!
 //! A key is watched once, however many care: a waiter watches the one just ahead, and whoever has an
 //! entry watches that. An entry of this client that is young or about to leave is not watched at the
-//! server at all: whoever waits for its end hears of it from the one who leaves. Each watch starts at the revision that was read, so nothing is missed in
-//! between, and after a loss of the stream it starts there again.
+//! server at all: whoever waits for its end hears of it from the one who leaves. Each watch starts at
+//! the revision that was read, so nothing is missed in between, and after a loss of the stream it
+//! starts there again.
+//!
+//! All this goes by spots, key and create revision, because a key serves one request after the other:
+//! what is told of who sat there before is nothing to who sits there now.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use distlock_core::line::Spot;
-use distlock_core::{BootInstant, engine};
+use distlock_core::{BootInstant, ReqId, engine};
 use futures_util::stream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
@@ -45,7 +49,7 @@ pub(crate) enum News {
 }
 
 /// Where news of one's own entries goes.
-pub(crate) type Listener = Box<dyn Fn(&Spot, News) + Send + Sync>;
+pub(crate) type Listener = Box<dyn Fn(&ReqId, News) + Send + Sync>;
 
 /// The watches of a client.
 pub(crate) struct Watches {
@@ -66,7 +70,7 @@ struct State {
     /// Own entries that are not watched yet, oldest first.
     young: VecDeque<Young>,
     /// Own entries, watched or about to be, or about to be given back.
-    own: HashMap<Spot, Own>,
+    own: HashMap<Spot, (ReqId, Own)>,
     /// Own entries that are alone in line: for each the watch for who joins, and from where on.
     alone: HashMap<Spot, (i64, i64)>,
     /// What somebody was told to be gone, the last ones.
@@ -124,9 +128,9 @@ impl Watches {
 
     /// An entry of one's own is to be watched, unless it is gone again soon; and if it is alone in
     /// line, who joins that.
-    pub(crate) fn own(self: &Arc<Self>, spot: &Spot, created: i64, alone: bool) {
+    pub(crate) fn own(self: &Arc<Self>, spot: &Spot, req: ReqId, created: i64, alone: bool) {
         let mut state = self.state();
-        state.own.insert(spot.clone(), Own::Stands);
+        state.own.insert(spot.clone(), (req, Own::Stands));
         self.soon(state, spot, created + 1, &[false, true][..=usize::from(alone)]);
     }
 
@@ -156,7 +160,7 @@ impl Watches {
     /// An entry of one's own is about to be given back.
     pub(crate) fn disown(&self, spot: &Spot) {
         let mut state = self.state();
-        if let Some(own) = state.own.get_mut(spot) {
+        if let Some((_, own)) = state.own.get_mut(spot) {
             *own = Own::Leaves;
         }
         state.accompany(spot);
@@ -305,12 +309,14 @@ impl Watches {
         let mut state = self.state();
         let spot = state.by_id.get(&said.watch_id).cloned();
         if let Some(spot) = spot.as_ref().filter(|s| state.is_company(s, said.watch_id)) {
-            let other = |e: &Event| e.kv.as_ref().is_some_and(|kv| kv.key != spot.as_bytes());
+            let key = keys::of_spot(spot).as_bytes();
+            let other = |e: &Event| e.kv.as_ref().is_some_and(|kv| kv.key != key);
             // What was forgotten may have been somebody who joined.
             if said.canceled || said.events.iter().any(other) {
                 state.accompany(spot);
+                let req = state.own.get(spot).map(|(req, _)| *req);
                 drop(state);
-                (self.listener)(spot, News::Joined);
+                req.inspect(|req| (self.listener)(req, News::Joined));
             }
             return true;
         }
@@ -320,19 +326,21 @@ impl Watches {
                 return spot.is_none() && !said.cancel_reason.contains("token");
             }
             // What happened since it was read is forgotten: everybody looks for himself.
-            if let Some(spot) = spot {
-                news.push((spot.clone(), News::Missed));
-                state.ring(&spot);
-                state.tidy(&spot);
-                if state.own.get(&spot) == Some(&Own::Stands) {
-                    state.watch(&spot, said.compact_revision);
+            if let Some(spot) = &spot {
+                state.ring(spot);
+                if let Some((req, _)) = state.own.get(spot) {
+                    news.push((*req, News::Missed));
+                }
+                state.unwatch(spot);
+                if state.stands(spot).is_some() {
+                    state.watch(spot, said.compact_revision);
                 }
             }
         }
+        let Some(spot) = spot else { return true };
         for event in said.events {
             let Some(kv) = event.kv else { continue };
-            let Some(spot) = std::str::from_utf8(&kv.key).ok().map(Spot::from) else { continue };
-            let own = state.own.get(&spot) == Some(&Own::Stands);
+            let own = state.stands(&spot);
             if event.kind == 1 {
                 state.ring(&spot);
                 state.own.remove(&spot);
@@ -341,32 +349,37 @@ impl Watches {
             } else if let Some(watched) = state.keys.get_mut(&spot) {
                 watched.from = watched.from.max(kv.mod_revision + 1);
             }
-            if own {
+            if let Some(req) = own {
                 let put = event.kind == 0;
-                news.push((spot, if put { News::Put(kv.value) } else { News::Deleted }));
+                news.push((req, if put { News::Put(kv.value) } else { News::Deleted }));
             }
         }
         drop(state);
-        news.into_iter().for_each(|(spot, news)| (self.listener)(&spot, news));
+        news.into_iter().for_each(|(req, news)| (self.listener)(&req, news));
         true
     }
 }
 
 fn create(spot: &Spot, watch_id: i64, start_revision: i64) -> WatchRequest {
-    let key = spot.as_bytes().to_vec();
+    let key = keys::of_spot(spot).as_bytes().to_vec();
     let create = WatchCreate { key, start_revision, watch_id, ..WatchCreate::default() };
     WatchRequest { request: Some(Watching::Create(create)) }
 }
 
 /// Who joins the line of an entry.
 fn company(spot: &Spot, watch_id: i64, start_revision: i64) -> WatchRequest {
-    let line = keys::line_of(spot);
+    let line = keys::line_of(keys::of_spot(spot));
     let (key, range_end) = (line.as_bytes().to_vec(), keys::after(line));
     let create = WatchCreate { key, range_end, start_revision, watch_id, filters: vec![1] };
     WatchRequest { request: Some(Watching::Create(create)) }
 }
 
 impl State {
+    /// Whose spot this is, if it is one of our own that stands.
+    fn stands(&self, spot: &Spot) -> Option<ReqId> {
+        self.own.get(spot).filter(|(_, own)| *own == Own::Stands).map(|(req, _)| *req)
+    }
+
     fn is_company(&self, spot: &Spot, id: i64) -> bool {
         self.alone.get(spot).is_some_and(|(of, _)| *of == id)
     }
@@ -410,9 +423,16 @@ impl State {
         self.rung.push_front(spot.clone());
     }
 
+    /// The server has ended a watch.
+    fn unwatch(&mut self, spot: &Spot) {
+        if let Some(id) = self.keys.remove(spot).and_then(|w| w.id) {
+            self.by_id.remove(&id);
+        }
+    }
+
     /// Ends a watch that nobody cares for.
     fn tidy(&mut self, spot: &Spot) {
-        let own = self.own.get(spot) == Some(&Own::Stands);
+        let own = self.stands(spot).is_some();
         if self.keys.get(spot).is_none_or(|w| !w.bells.is_empty() || own) {
             return;
         }
@@ -428,7 +448,7 @@ impl State {
             let Some(Young { spot, from, company: joins, .. }) = self.young.pop_front() else {
                 return;
             };
-            if self.own.get(&spot) != Some(&Own::Stands) {
+            if self.stands(&spot).is_none() {
                 continue;
             }
             if !joins {

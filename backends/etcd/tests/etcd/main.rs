@@ -10,6 +10,7 @@ mod interop;
 mod kit;
 mod moves;
 mod replies;
+mod seats;
 mod waiting;
 
 use distlock_testkit::trials;
@@ -30,6 +31,7 @@ fn main() {
             interop::TRIALS,
             moves::TRIALS,
             replies::TRIALS,
+            seats::TRIALS,
             waiting::TRIALS,
         ],
     )

@@ -48,7 +48,7 @@ pub(crate) async fn join(store: &Etcd, ask: &Ask) -> (EtcdPlace, Lease) {
     }
 }
 
-async fn keep(store: &Etcd, ask: &Ask, place: &EtcdPlace) -> Kept {
+pub(crate) async fn keep(store: &Etcd, ask: &Ask, place: &EtcdPlace) -> Kept {
     let keeping = Keeping { key: ask.key(), place: place.clone(), ttl: ask.ttl, held: true };
     store.keep(&[keeping]).await.pop().unwrap()
 }

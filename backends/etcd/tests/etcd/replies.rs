@@ -41,11 +41,14 @@ fn held_back() {
             proxy.heal();
             until("it is connected again", async || locks.show("a").await.is_ok()).await;
             all_free(&look, "a").await;
+            // Nor does it, or its cancel, take anything from who comes after it.
+            let next = soon("a grant", locks.lock("a").ttl(LONG).acquire()).await.unwrap();
             // Whatever else was on its way has arrived with the rest.
             until("it works again", async || {
                 locks.lock("b").ttl(LONG).try_acquire().await.is_ok_and(|g| g.is_ok())
             })
             .await;
+            give_back(next).await;
             assert!(look.show("a").await.unwrap().is_none());
         }
     });
