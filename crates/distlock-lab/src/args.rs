@@ -1,0 +1,44 @@
+//! What can be asked of the lab.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// Failure stories and random faults on real servers, with a verdict.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "cargo xtask lab", bin_name = "cargo xtask lab")]
+pub(crate) struct Args {
+    /// Only this store (repeatable; a wrong one lists them)
+    #[arg(long, value_name = "STORE")]
+    pub(crate) store: Vec<String>,
+    /// Only this story (repeatable; a wrong one lists them); `random` for the random rounds
+    #[arg(long, value_name = "STORY")]
+    pub(crate) story: Vec<String>,
+    /// How many rounds of random faults a store
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<u32>,
+    /// The first of them, to go on where an earlier call with the same seed ended
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) from: u32,
+    /// Where all plans come from; the same seed gives the same plans
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Each story on the stores it is about and one of each family, five random rounds a store
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Let the seeded bugs loose, one by one, and see each caught
+    #[arg(long)]
+    pub(crate) teeth: bool,
+    /// Only this seeded bug (repeatable)
+    #[arg(long, value_name = "BUG")]
+    pub(crate) bug: Vec<String>,
+    /// How many stores side by side
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) abreast: usize,
+    /// Write the record there; one that is there already and has the same seed is added to
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// List stories and stores, and do nothing
+    #[arg(long)]
+    pub(crate) list: bool,
+}

@@ -1,0 +1,3 @@
+//! What a run of the fault lab leaves behind, for whoever reads it.
+
+pub mod record;

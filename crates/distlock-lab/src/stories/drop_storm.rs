@@ -1,0 +1,49 @@
+//! Thousands of acquires are dropped at random moments.
+
+use std::time::Duration;
+
+use super::{Act, Story, clean, story};
+use crate::scene::{Scene, Told};
+use crate::stores::Setup;
+
+const CLIENTS: usize = 3;
+
+pub(super) const STORY: Story = Story {
+    id: "drop-storm",
+    title: "Acquires are dropped at any moment",
+    teaches: "An acquire that nobody waits for any more leaves neither a lock nor a place in line, \
+              wherever it was when it was dropped.",
+    about: &["sqlite", "redis", "mysql-version"],
+    acts: &[LONG],
+};
+
+/// With a TTL that nobody waits out: what is free again was given back.
+const LONG: Act =
+    story(45, clean, |scene| Box::pin(tell(scene))).on(Setup { max_ttl: 60, ..Setup::USUAL });
+
+async fn tell(scene: &mut Scene) -> Told {
+    scene.clients(CLIENTS).await?;
+    let lock = scene.lock("orders");
+    let each =
+        if scene.place.store.family == distlock::capability::Family::Session { 160 } else { 600 };
+    let ttl = scene.ttl.as_millis();
+    let mut storms = Vec::new();
+    for who in 0..CLIENTS {
+        let line = format!("storm {each} {} {ttl} {lock}", who + 1);
+        storms.push(scene.clients[who].begin(&line).await);
+    }
+    let mut granted = 0;
+    for (who, storm) in storms.into_iter().enumerate() {
+        let said = scene.clients[who].answer(storm).await;
+        granted += said.strip_prefix("granted ").and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+    }
+    scene.is_free(Duration::from_secs(25)).await;
+    let asked = scene.asks(0, &lock).await;
+    let within = scene.soon();
+    if scene.is_served(0, asked, within).await.is_some() {
+        scene.releases(0, &lock).await;
+    }
+    scene.goes_home().await;
+    let all = each * CLIENTS;
+    Ok(format!("{all} acquires, {granted} of them granted before they were dropped; all undone"))
+}
