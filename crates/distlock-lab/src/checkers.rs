@@ -10,7 +10,7 @@ use distlock_testkit::history::{self, Rules};
 
 use crate::evidence::{Evidence, Log};
 use crate::place::Place;
-use distlock_lab::record::{Overlap, Violation};
+use distlock_lab::record::{Hold, Overlap, Violation};
 
 /// A checker: its number, its name, and what it means when it finds something.
 pub(crate) const ALL: [(&str, &str, &str); 8] = [
@@ -83,6 +83,7 @@ pub(crate) fn all(
     let ordered = capability.fence != Fence::Unordered;
     let rules = Rules { fifo: capability.order == Order::Fifo };
     let (mut found, mut overlaps) = (Vec::new(), Vec::new());
+    let stalls = stalls(evidence);
     for violation in history::check(&evidence.events, rules) {
         let (checker, at) = match &violation {
             history::Violation::Overlap { lock, at, nanos, .. } => {
@@ -101,8 +102,9 @@ pub(crate) fn all(
             history::Violation::TokenBack { at, .. } | history::Violation::Reentry { at, .. } => {
                 ("C1", Some(*at))
             }
-            history::Violation::OutOfTurn { since, at, .. } => {
-                if windows.iter().any(|w| w.meets(*since, *at)) {
+            history::Violation::OutOfTurn { lock, since, at, .. } => {
+                let stalled = stalls.iter().any(|(l, w)| l == lock && w.meets(*since, *at));
+                if stalled || windows.iter().any(|w| w.meets(*since, *at)) {
                     continue;
                 }
                 ("C8", Some(*at))
@@ -120,6 +122,23 @@ pub(crate) fn all(
     let excused = windows.iter().any(|w| w.two_holders);
     found.extend(linear::check(evidence, ordered, excused));
     (found, overlaps)
+}
+
+/// A waiter whose turn it is has a second to take it before the next is called: when a lock that is
+/// waited for stays free for nearly as long, the machine stood still, and somebody was passed over.
+const STALL: u64 = 700_000_000;
+
+fn stalls(evidence: &Evidence) -> Vec<(String, Window)> {
+    let (mut holds, _) = evidence.lanes();
+    holds.sort_by_key(|h| (h.lock, h.from));
+    let gap = |pair: &[Hold]| {
+        let (before, after) = (&pair[0], &pair[1]);
+        let stalled = before.lock == after.lock && before.until + STALL <= after.from;
+        let (from, until) = (evidence.start + before.until, evidence.start + after.from);
+        let window = Window { from, until, two_holders: false };
+        stalled.then(|| (evidence.locks[before.lock].clone(), window))
+    };
+    holds.windows(2).filter_map(gap).collect()
 }
 
 /// How many updates of unguarded registers were lost, of how many.

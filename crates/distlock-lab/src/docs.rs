@@ -7,7 +7,8 @@ use crate::{checkers, stores};
 
 /// The stories: what each teaches, where it is told, and what is expected.
 pub(crate) fn stories() -> String {
-    let mut table = "| story | what it teaches | told on | expected |\n|---|---|---|---|\n".to_owned();
+    let mut table =
+        "| story | what it teaches | told on | expected |\n|---|---|---|---|\n".to_owned();
     for story in ALL {
         for act in story.acts {
             let fits = stores::ALL.iter().filter_map(|s| Some((s.name, (act.expect)(*s)?)));

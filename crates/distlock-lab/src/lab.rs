@@ -118,6 +118,7 @@ async fn at_store(job: &Job, seed: u64, progress: &Progress, mut put: impl FnMut
         let Some(expected) = (act.expect)(job.store) else { continue };
         let title = Title {
             story: story.id,
+            act: act.name,
             kind: act.kind,
             round: 0,
             seed: dice.next(),

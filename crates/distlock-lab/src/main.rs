@@ -17,13 +17,14 @@ mod stores;
 mod stories;
 mod teeth;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::ExitCode;
 
 use args::Args;
 use clap::Parser;
 use distlock::{Error, Kind, engine};
-use distlock_lab::record::{self, Record, Verdict};
+use distlock_lab::record::{self, Record, Run, Verdict};
 use distlock_testkit::as_child_of;
 use tokio_util::sync::CancellationToken;
 
@@ -95,7 +96,21 @@ fn on_interrupt(stop: CancellationToken) {
 
 fn write(record: &Record, path: &Path) -> Result<(), Error> {
     let trouble = |e| Error::new(Kind::Store, "the record cannot be written").because(e);
-    let text = serde_json::to_vec(record).map_err(|e| trouble(e.into()))?;
+    let mut all = record.clone();
+    // What an earlier call with the same seed did is kept, unless it was done again.
+    let earlier = std::fs::read(path).ok();
+    let earlier: Option<Record> = earlier.and_then(|text| serde_json::from_slice(&text).ok());
+    if let Some(mut earlier) = earlier.filter(|e| e.seed == record.seed) {
+        let key = |r: &Run| (r.store.clone(), r.story.clone(), r.kind as u8, r.round, r.seed);
+        let again: HashSet<_> = record.runs.iter().map(key).collect();
+        earlier.runs.retain(|r| !again.contains(&key(r)));
+        all.runs.splice(0..0, earlier.runs);
+        all.started = earlier.started;
+        if all.teeth.is_empty() {
+            all.teeth = earlier.teeth;
+        }
+    }
+    let text = serde_json::to_vec(&all).map_err(|e| trouble(e.into()))?;
     std::fs::write(path, text).map_err(trouble)
 }
 

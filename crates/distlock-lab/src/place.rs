@@ -73,11 +73,6 @@ impl Place {
         !matches!(self.servers, Servers::Files | Servers::Sentinels(_))
     }
 
-    /// Whether there are servers.
-    pub(crate) fn has_servers(&self) -> bool {
-        !matches!(self.servers, Servers::Files)
-    }
-
     /// The servers of a store that has one, or several independent ones.
     pub(crate) fn nodes(&self) -> Vec<&Server> {
         match &self.servers {

@@ -22,6 +22,7 @@ use crate::stories::Expected;
 pub(crate) fn title(round: u32, seed: u64) -> Title<'static> {
     Title {
         story: "random",
+        act: "",
         kind: Kind::Random,
         round,
         seed,

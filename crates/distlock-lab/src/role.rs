@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use distlock::seam::Fut;
-use distlock::{Busy, Clock, Error, Guard, Held, Lock, Locks, Owner, Released};
+use distlock::{Busy, Clock, Error, Force, Guard, Held, Lock, Locks, Owner, Released};
 use distlock_testkit::history::{Note, Recorder, What};
 use distlock_testkit::{Resource, Stage, say, task};
 use tokio::sync::watch;
@@ -198,6 +198,13 @@ impl Me {
                 }
                 None => "nothing".to_owned(),
             },
+            // As an operator does who has been called at night.
+            "force" => {
+                match self.locks.force(&words.collect::<String>(), None, Force::Revoke).await {
+                    Ok(forced) => format!("{forced:?}"),
+                    Err(e) => format!("failed {e}"),
+                }
+            }
             "work" => work::work(self, id, words).await,
             "storm" => work::storm(self, words).await,
             "race" => work::race(self, words).await,

@@ -22,6 +22,8 @@ const LIMIT: Duration = Duration::from_secs(150);
 /// What a run is.
 pub(crate) struct Title<'a> {
     pub(crate) story: &'a str,
+    /// Which telling of it.
+    pub(crate) act: &'a str,
     pub(crate) kind: Kind,
     pub(crate) round: u32,
     pub(crate) seed: u64,
@@ -105,6 +107,9 @@ pub(crate) async fn play(
         return run;
     }
     judge(&mut run, told, title.expected);
+    if !title.act.is_empty() {
+        run.said = format!("{}: {}", title.act, run.said);
+    }
     run
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use distlock::capability::Survives;
-use distlock::{BootInstant, Clock, Error, LockInfo, Token};
+use distlock::{BootInstant, Clock, Error, Token};
 use distlock_testkit::history::Recorder;
 use distlock_testkit::{Child, Resource, Road};
 
@@ -185,11 +185,6 @@ impl Scene {
             args.push(("tooth", tooth));
         }
         Child::start(role::NAME, &args)
-    }
-
-    /// Whether a client could be made to misbehave by a seeded bug.
-    pub(crate) fn has_tooth(&self) -> bool {
-        self.tooth.is_some()
     }
 
     // What clients do.
@@ -482,41 +477,6 @@ impl Scene {
     /// Lets time pass, where time itself is what the story is about.
     pub(crate) async fn passes(&self, d: Duration) {
         Clock::system().sleep(d).await;
-    }
-
-    /// Waits until the store says of a lock what it should.
-    pub(crate) async fn until(
-        &mut self,
-        lock: &str,
-        what: &str,
-        yes: impl Fn(Option<&LockInfo>) -> bool,
-    ) -> Result<(), Trouble> {
-        let clock = Clock::system();
-        let end = clock.now().plus(PATIENCE);
-        loop {
-            let shown = self.place.locks.show(lock).await;
-            if shown.is_ok_and(|info| yes(info.as_ref())) {
-                return Ok(());
-            }
-            if clock.now() >= end {
-                return Err(Trouble(format!("never: {what}")));
-            }
-            clock.sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// Waits until the store shows a client as the holder.
-    pub(crate) async fn is_held_by(&mut self, who: usize, lock: &str) -> Result<(), Trouble> {
-        let pid = self.clients[who].pid.to_string();
-        self.until(lock, "the store shows the holder", |info| {
-            info.is_some_and(|i| i.holds.iter().any(|h| h.holder.label.as_str() == pid))
-        })
-        .await
-    }
-
-    /// Waits until so many stand in line for a lock.
-    pub(crate) async fn is_waited_for(&mut self, lock: &str, by: usize) -> Result<(), Trouble> {
-        self.until(lock, "they stand in line", |i| i.is_some_and(|i| i.waiters.len() >= by)).await
     }
 
     /// The usual end: everybody goes, and nothing is left.

@@ -30,7 +30,7 @@ const BITES: &[Bite] = &[
     Bite(Bug::LastComeFirstServed, "sqlite", "starvation", ""),
     Bite(Bug::AnybodyReenters, "sqlite", "starvation", ""),
     Bite(Bug::DeadWaiterKeepsTurn, "sqlite", "holder-dies", ""),
-    Bite(Bug::NoTombstone, "redis", "random", ""),
+    Bite(Bug::NoTombstone, "redis", "drop-storm", "overtaken"),
     Bite(Bug::UndoMissing, "sqlite", "drop-storm", ""),
     Bite(Bug::DropReleasesNothing, "sqlite", "drop-storm", ""),
     Bite(Bug::ReaperTriesOnce, "redis", "cut", "dropped meanwhile"),
@@ -40,7 +40,7 @@ const BITES: &[Bite] = &[
     Bite(Bug::NoWatchdog, "sqlite", "long-work", ""),
     Bite(Bug::LostTakenForKept, "redis", "clock", "forward, renewed"),
     Bite(Bug::NoHeartbeat, "sqlite", "long-work", ""),
-    Bite(Bug::RetryIsNew, "redis", "lost-replies", "a long lease"),
+    Bite(Bug::RetryIsNew, "redis", "lost-replies", "in line"),
     Bite(Bug::RevokeFreesAtOnce, "mysql-version", "break", "of a paused holder"),
     Bite(Bug::StoreEndsEarly, "sqlite", "pause", ""),
     Bite(Bug::NoExpiry, "sqlite", "two-steps", ""),
@@ -73,9 +73,8 @@ pub(crate) fn run(args: &Args, seed: u64, stop: &CancellationToken) -> Result<Ve
         return Err(Error::new(ErrorKind::Usage, format!("no seeded bug is called {wrong:?}"))
             .with_hint(format!("one of: {}", all.join(", "))));
     }
-    let wanted = |bite: &&Bite| {
-        args.bug.is_empty() || args.bug.iter().any(|name| name == words(bite.0).0)
-    };
+    let wanted =
+        |bite: &&Bite| args.bug.is_empty() || args.bug.iter().any(|name| name == words(bite.0).0);
     let queue: VecDeque<&'static Bite> = BITES.iter().filter(wanted).collect();
     let progress = Progress::new(u32::try_from(queue.len()).unwrap_or(0));
     let (queue, done) = (Arc::new(Mutex::new(queue)), Arc::new(Mutex::new(Vec::new())));
@@ -174,7 +173,8 @@ async fn once(bite: &Bite, seed: u64, round: u32, progress: &Progress) -> Result
     };
     let expected = (act.expect)(store).unwrap_or(stories::Expected::Clean);
     let (kind, ttl) = (Kind::Story, act.ttl);
-    let title = Title { story: story.id, kind, round, seed, expected, ttl, tooth: Some(bug) };
+    let (id, name) = (story.id, act.name);
+    let title = Title { story: id, act: name, kind, round, seed, expected, ttl, tooth: Some(bug) };
     let place = Rc::new(Place::start(store, act.setup).await?);
     Ok(run::play(&title, place, progress, |s| (act.tell)(s)).await)
 }
@@ -190,9 +190,8 @@ mod tests {
             assert!(!bites.is_empty(), "{name} is never looked for");
             for Bite(_, store, story, act) in bites {
                 let store = Store::named(store).unwrap();
-                let told = |(s, a): (&stories::Story, &stories::Act)| {
-                    s.id == *story && a.name == *act
-                };
+                let told =
+                    |(s, a): (&stories::Story, &stories::Act)| s.id == *story && a.name == *act;
                 assert!(*story == "random" || stories::for_store(store).any(told), "{name}");
             }
         }

@@ -344,7 +344,7 @@ impl LockState {
             let believed = matches!(hold.phase, Phase::Held | Phase::Revoked);
             match how {
                 Force::Revoke if believed && !teeth::bites(Bug::RevokeFreesAtOnce) => {
-                    hold.phase = Phase::Revoked
+                    hold.phase = Phase::Revoked;
                 }
                 _ => hold.expires = now.lease,
             }
@@ -390,7 +390,7 @@ impl LockState {
 
     /// Puts a promoted waiter back to its place in line, passed over until it is heard of.
     fn pass_over(&mut self, claim: Claim, since: Micros, deadline: Micros, now: Micros) {
-        if deadline > now {
+        if deadline > now || teeth::bites(Bug::DeadWaiterKeepsTurn) {
             let place = self.queue.partition_point(|w| w.since < since);
             self.queue.insert(place, Waiter { claim, since, deadline, deaf: true });
         }

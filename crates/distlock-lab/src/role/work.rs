@@ -130,7 +130,7 @@ impl Worker<'_> {
             resource.value().expect("a read")
         };
         // Now and then long enough to be renewed meanwhile.
-        let long = self.dice.percent(10);
+        let long = self.dice.percent(3);
         let work = if long { self.ttl / 2 } else { self.dice.millis(0, 12) };
         if !mine.note.look(&mine.guard) {
             return;
@@ -200,7 +200,7 @@ pub(super) async fn storm(me: &Arc<Me>, mut words: SplitWhitespace<'_>) -> Strin
             let mut granted = 0_u32;
             for _ in 0..n / LANES {
                 let (lock, note) = me.recorder().ask(me.locks.lock(&name).ttl(ttl), &name);
-                let micros = *dice.one(&[0, 20, 60, 150, 400, 1_000, 2_500, 6_000]);
+                let micros = *dice.one(&[0, 20, 60, 150, 400, 1_000, 2_500, 6_000, 20_000, 60_000]);
                 let moment = Duration::from_micros(dice.below(micros + 1));
                 match Clock::system().timeout(moment, acquire(lock, None)).await {
                     Some(Took::Granted(guard)) => {

@@ -1,13 +1,12 @@
 //! An operator takes a lock away.
 
-use distlock::{Force, Forced};
-
 use super::{Expected, Story, story};
 use crate::scene::{Scene, Told, Trouble};
 use crate::stores::Store;
 
 const A: usize = 0;
 const B: usize = 1;
+const OPERATOR: usize = 2;
 
 pub(super) const STORY: Story = Story {
     id: "break",
@@ -28,15 +27,15 @@ fn who_can(store: Store) -> Option<Expected> {
 }
 
 async fn tell(scene: &mut Scene) -> Told {
-    scene.clients(2).await?;
+    scene.clients(3).await?;
     let lock = scene.lock("orders");
     scene.takes(A, &lock).await?;
     let next = scene.asks(B, &lock).await;
     let lost = scene.clients[A].begin(&format!("lost {lock}")).await;
     let broken = scene.strikes("broken by an operator", "orders");
-    let place = scene.place.clone();
-    if place.locks.force(&lock, None, Force::Revoke).await? != Forced::Done {
-        return Err(Trouble("the store found nobody to take the lock from".into()));
+    let said = scene.clients[OPERATOR].ask(&format!("force {lock}")).await;
+    if said != "Done" {
+        return Err(Trouble(format!("the operator was told: {said}")));
     }
     let why = scene.clients[A].answer(lost).await;
     scene.over(broken);
@@ -59,15 +58,15 @@ async fn tell(scene: &mut Scene) -> Told {
 
 /// The holder cannot be told: nobody is granted while it would believe.
 async fn paused(scene: &mut Scene) -> Told {
-    scene.clients(2).await?;
+    scene.clients(3).await?;
     let lock = scene.lock("orders");
     scene.takes(A, &lock).await?;
     let next = scene.asks(B, &lock).await;
     let pause = scene.pauses(A);
     let broken = scene.strikes("broken by an operator", "orders");
-    let place = scene.place.clone();
-    if place.locks.force(&lock, None, Force::Revoke).await? != Forced::Done {
-        return Err(Trouble("the store found nobody to take the lock from".into()));
+    let said = scene.clients[OPERATOR].ask(&format!("force {lock}")).await;
+    if said != "Done" {
+        return Err(Trouble(format!("the operator was told: {said}")));
     }
     scene.over(broken);
     let within = scene.soon();

@@ -38,6 +38,10 @@ async fn tell(scene: &mut Scene, slow: bool) -> Told {
     scene.clients_by_road(2).await?;
     let lock = scene.lock("orders");
     let asked = if slow {
+        // Once before, so that nothing is left to be set up.
+        let warm = scene.lock("warm");
+        scene.takes(A, &warm).await?;
+        scene.releases(A, &warm).await;
         // Longer than what is given up for drifting clocks.
         let held = scene.on_the_road(A, "held answers", Road::hold_answers);
         let asked = scene.asks(A, &lock).await;
