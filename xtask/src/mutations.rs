@@ -175,7 +175,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a missed turn costs the place",
         file: "crates/distlock-core/src/state/step.rs",
-        old: "        if deadline > now {\n",
+        old: "        if deadline > now || teeth::bites(Bug::DeadWaiterKeepsTurn) {\n",
         new: "        if deadline > now && now > deadline {\n",
         package: "distlock-core",
         target: "state",

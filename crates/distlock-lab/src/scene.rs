@@ -231,6 +231,37 @@ impl Scene {
         None
     }
 
+    /// C6: a client asks again and again, as one does after an error, until it is served.
+    pub(crate) async fn insists(&mut self, who: usize, lock: &str) -> bool {
+        let (clock, within) = (Clock::system(), self.soon());
+        let end = clock.now().plus(within);
+        loop {
+            let asked = self.asks(who, lock).await;
+            match clock.timeout(within, self.granted(who, asked)).await {
+                Some(Ok(_)) => return true,
+                Some(Err(_)) if clock.now() < end => clock.sleep(Duration::from_millis(50)).await,
+                _ => {
+                    let name = &self.clients[who].name;
+                    let what = format!("client {name} was not served within {within:?}");
+                    self.finds("C6", what);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// A client takes a lock with another TTL, in seconds, that nobody renews.
+    pub(crate) async fn takes_for(
+        &mut self,
+        who: usize,
+        lock: &str,
+        seconds: u64,
+    ) -> Result<u64, Trouble> {
+        let line = format!("take {lock} {lock} {} once -", seconds * 1000);
+        let asked = self.clients[who].begin(&line).await;
+        self.granted(who, asked).await
+    }
+
     /// A client takes a lock, however long it has to wait.
     pub(crate) async fn takes(&mut self, who: usize, lock: &str) -> Result<u64, Trouble> {
         let asked = self.asks(who, lock).await;

@@ -29,7 +29,7 @@ const BITES: &[Bite] = &[
     Bite(Bug::TokenStartsAgain, "sqlite", "pause", ""),
     Bite(Bug::LastComeFirstServed, "sqlite", "starvation", ""),
     Bite(Bug::AnybodyReenters, "sqlite", "starvation", ""),
-    Bite(Bug::DeadWaiterKeepsTurn, "sqlite", "holder-dies", ""),
+    Bite(Bug::DeadWaiterKeepsTurn, "postgres-version", "holder-dies", ""),
     Bite(Bug::NoTombstone, "redis", "drop-storm", "overtaken"),
     Bite(Bug::UndoMissing, "sqlite", "drop-storm", ""),
     Bite(Bug::DropReleasesNothing, "sqlite", "drop-storm", ""),

@@ -27,7 +27,7 @@ pub(super) const STORY: Story = Story {
 
 /// With a TTL that nobody waits out: what is free again was given back.
 const DROPPED: Act = story(45, where_roads_are, |scene| Box::pin(dropped(scene)))
-    .on(Setup { max_ttl: 60, ..Setup::USUAL })
+    .on(Setup { max_ttl: 60, quarantine: false, ..Setup::USUAL })
     .called("dropped meanwhile");
 
 fn where_roads_are(store: Store) -> Option<Expected> {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use distlock_testkit::Road;
 
-use super::{Expected, Story, story};
+use super::{Act, Expected, Story, story};
+use crate::client::Pending;
 use crate::scene::{Scene, Told};
-use crate::stores::{Group, Store};
+use crate::stores::{Group, Setup, Store};
 
 const A: usize = 0;
 const B: usize = 1;
@@ -20,8 +21,8 @@ pub(super) const STORY: Story = Story {
     about: &["redis", "redis-plain", "memcached", "mysql", "postgres"],
     acts: &[
         story(6, where_roads_are, |scene| Box::pin(tell(scene))),
-        story(4, where_roads_are, |scene| Box::pin(in_line(scene, false))).called("in line"),
-        story(4, where_roads_are, |scene| Box::pin(in_line(scene, true))).called("then cut off"),
+        story(6, where_roads_are, |scene| Box::pin(then_cut(scene))).called("then cut off"),
+        IN_LINE,
     ],
 };
 
@@ -43,8 +44,7 @@ async fn tell(scene: &mut Scene) -> Told {
     scene.heals(A, loss);
     if scene.granted(A, asked).await.is_err() {
         said.push("asked again".to_owned());
-        let asked = scene.asks(A, &lock).await;
-        scene.is_served(A, asked, within).await;
+        scene.insists(A, &lock).await;
     }
     scene.writes(A, &lock, true).await?;
     said.push(format!("release {}", scene.releases(A, &lock).await));
@@ -97,42 +97,56 @@ async fn tell(scene: &mut Scene) -> Told {
     Ok(format!("all requests were repeated or undone: {}", said.join(", ")))
 }
 
-/// Of one who waits: the grant whose answer was lost is told again, with what is left of it. Its
-/// holder may then be cut off, and must not believe in more.
-async fn in_line(scene: &mut Scene, then_cut: bool) -> Told {
+/// Of one who waits: it asks when the lease before it ends, the answer is lost, and it asks again.
+/// With a TTL that nobody waits out, so that a hold that was forgotten would show.
+const IN_LINE: Act = story(45, where_roads_are, |scene| Box::pin(in_line(scene)))
+    .on(Setup { max_ttl: 60, quarantine: false, ..Setup::USUAL })
+    .called("in line");
+
+async fn in_line(scene: &mut Scene) -> Told {
+    scene.clients_by_road(3).await?;
+    let lock = scene.lock("orders");
+    scene.takes_for(B, &lock, 6).await?;
+    let asked = scene.asks(A, &lock).await;
+    scene.passes(Duration::from_millis(4_500)).await;
+    let loss = scene.on_the_road(A, "lost answers", Road::drop_answers);
+    scene.passes(Duration::from_millis(2_800)).await;
+    scene.heals(A, loss);
+    let how = told_or_asked(scene, asked, &lock).await;
+    let ends = scene.releases(A, &lock).await;
+    if ends != "released" {
+        scene.finds("C6", format!("the release was answered {ends}"));
+    }
+    scene.is_free(Duration::from_secs(20)).await;
+    scene.goes_home().await;
+    Ok(format!("the grant whose answer was lost was {how}, and nothing was left of it"))
+}
+
+/// The grant is told again, with what is left of it, and its holder is then cut off: it must not
+/// believe in more.
+async fn then_cut(scene: &mut Scene) -> Told {
     scene.clients_by_road(3).await?;
     let lock = scene.lock("orders");
     scene.takes_once(B, &lock).await?;
     let asked = scene.asks(A, &lock).await;
     scene.passes(scene.ttl * 3 / 4).await;
-    // It asks when the lease before it ends, and does not hear the answer.
     let loss = scene.on_the_road(A, "lost answers", Road::drop_answers);
-    scene.passes(scene.ttl * 5 / 8).await;
+    scene.passes(scene.ttl / 4 + Duration::from_millis(1_400)).await;
     scene.heals(A, loss);
-    let within = scene.soon();
-    let mut how = "told again";
-    let granted = match scene.granted(A, asked).await {
-        Ok(_) => true,
-        // Where nobody stands in line, or too long without a word: told so, it asks again.
-        Err(_) => {
-            how = "asked for again";
-            let asked = scene.asks(A, &lock).await;
-            scene.is_served(A, asked, within).await.is_some()
-        }
-    };
-    if then_cut {
-        let cut = scene.on_the_road(A, "cut", Road::cut);
-        scene.takes(C, &lock).await?;
-        scene.writes(C, &lock, true).await?;
-        scene.heals(A, cut);
-        scene.goes_home().await;
-        return Ok(format!("{how}; its holder believed in what was left of the lease, no longer"));
-    }
-    scene.passes(scene.ttl / 2).await;
-    let ends = scene.releases(A, &lock).await;
-    if !granted || ends != "released" {
-        scene.finds("C6", format!("what was granted was lost, and the release answered {ends}"));
-    }
+    let how = told_or_asked(scene, asked, &lock).await;
+    let cut = scene.on_the_road(A, "cut", Road::cut);
+    scene.takes(C, &lock).await?;
+    scene.writes(C, &lock, true).await?;
+    scene.heals(A, cut);
     scene.goes_home().await;
-    Ok(format!("the grant whose answer was lost was {how}, and kept"))
+    Ok(format!("{how}; its holder believed in what was left of the lease, no longer"))
+}
+
+/// Where nobody stands in line an unanswered question is an error, and its caller asks again.
+async fn told_or_asked(scene: &mut Scene, asked: Pending, lock: &str) -> &'static str {
+    if scene.granted(A, asked).await.is_ok() {
+        return "told again";
+    }
+    scene.insists(A, lock).await;
+    "asked for again"
 }

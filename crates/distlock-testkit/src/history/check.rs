@@ -124,6 +124,8 @@ struct Request<'a> {
     outer: Option<&'a str>,
     lost: bool,
     told: u64,
+    /// When it was last seen to be valid.
+    seen: u64,
     back: Option<u64>,
     ended: bool,
 }
@@ -137,7 +139,10 @@ impl Request<'_> {
     /// `[grant, min(release sent, deadline)]`: when it believed in its hold.
     fn valid(&self) -> Option<(u64, u64)> {
         let from = self.granted?;
-        let to = self.release_sent.unwrap_or(u64::MAX).min(self.until).min(self.told);
+        // Whoever was told before its deadline believed up to some moment between its last look and
+        // the one that found it lost: only the last look is certain.
+        let told = if self.told < self.until { self.seen } else { self.until };
+        let to = self.release_sent.unwrap_or(u64::MAX).min(told);
         (from < to).then_some((from, to))
     }
 }
@@ -171,19 +176,20 @@ pub fn check(events: &[Event], rules: Rules) -> Vec<Violation> {
             What::Enqueued => r.enqueued = r.enqueued.or(Some(event.at)),
             What::Granted { token, until } => {
                 (r.granted, r.token, r.until) = (Some(event.at), *token, *until);
+                r.seen = event.at;
             }
             What::Entered { token, until, outer } => {
                 (r.granted, r.token, r.until) = (Some(event.at), *token, *until);
-                r.outer = Some(outer);
+                (r.seen, r.outer) = (event.at, Some(outer));
             }
             What::Valid { until } => {
+                r.seen = event.at;
                 r.until = r.until.max(*until);
                 r.back = r.back.or(r.lost.then_some(event.at));
             }
             What::ReleaseSent => r.release_sent = Some(event.at),
             What::Lost => {
                 r.lost = true;
-                // Whoever was told does not believe any more, whatever the clock says.
                 r.told = r.told.min(event.at);
             }
             What::Released | What::Killed => {}
@@ -376,6 +382,16 @@ mod tests {
         let found = with(silent);
         assert!(matches!(&found[..], [Violation::Overlap { .. }, ..]), "{found:?}");
         assert!(found[0].to_string().contains("a-1 and b-1"));
+        // … unless it was told before, and had not looked since the other was granted.
+        let told_after = |look: u64| {
+            with(|e| {
+                silent(e);
+                e.push(event(look, "a-1", What::Valid { until: 130 }));
+                e.push(event(20, "a-1", What::Lost));
+            })
+        };
+        assert_eq!(told_after(10), []);
+        assert!(matches!(&told_after(12)[..], [Violation::Overlap { nanos: 1, .. }]));
         // … or until it was killed.
         let killed_at = |at| {
             with(|e| {
