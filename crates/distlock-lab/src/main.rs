@@ -26,6 +26,7 @@ use clap::Parser;
 use distlock::{Error, Kind, engine};
 use distlock_lab::record::{self, Record, Run, Verdict};
 use distlock_testkit::as_child_of;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
@@ -81,10 +82,15 @@ fn call(args: &Args) -> Result<ExitCode, Error> {
     Ok(if stop.is_cancelled() { ExitCode::from(130) } else { code })
 }
 
-/// The first interrupt ends the lab in order: servers, clients and files go. The second at once.
+/// The first INT or TERM ends the lab in order: servers, clients and files go. The second at once.
 fn on_interrupt(stop: CancellationToken) {
     engine::spawn(async move {
-        while tokio::signal::ctrl_c().await.is_ok() {
+        let Ok(mut term) = signal(SignalKind::terminate()) else { return };
+        loop {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = term.recv() => {}
+            }
             if stop.is_cancelled() {
                 std::process::exit(130);
             }

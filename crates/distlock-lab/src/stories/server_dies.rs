@@ -23,6 +23,8 @@ fn who_remembers(store: Store) -> Option<Expected> {
 }
 
 async fn tell(scene: &mut Scene) -> Told {
+    // By what the store promises of a restart, no more and no less.
+    scene.unplanned = true;
     scene.clients(CLIENTS).await?;
     let lock = scene.lock("orders");
     let works = scene.work(1, &[lock]).await?;

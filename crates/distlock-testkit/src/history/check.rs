@@ -180,7 +180,7 @@ pub fn check(events: &[Event], rules: Rules) -> Vec<Violation> {
             }
             What::Entered { token, until, outer } => {
                 (r.granted, r.token, r.until) = (Some(event.at), *token, *until);
-                (r.seen, r.outer) = (event.at, Some(outer));
+                (r.seen, r.outer) = (event.at, Some(outer.as_str()));
             }
             What::Valid { until } => {
                 r.seen = event.at;
