@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use distlock::Clock;
 use distlock_lab::record::{Expect, Kind, Record, Verdict};
+use rustix::process::{Pid, Signal, kill_process};
 
 fn lab(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_distlock-lab"));
@@ -83,8 +84,8 @@ async fn an_interrupt_ends_servers_and_clients() {
     });
     assert!(started.await.is_some(), "it never started anything");
     let all = below(pid);
-    let ended = Command::new("kill").args(["-INT", &pid.to_string()]).status().unwrap();
-    assert!(ended.success());
+    let lab = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(lab, Signal::INT).unwrap();
     let status = running.wait().unwrap();
     assert_eq!(status.code(), Some(130));
     let gone = clock.timeout(Duration::from_secs(20), async {
