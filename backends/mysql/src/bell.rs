@@ -100,6 +100,10 @@ impl News {
         (Effects { turns, contended, revoked }, Self(news))
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The statement that writes them down, after others; nothing when there are none.
     pub(crate) fn insert(&self, tables: &Tables, lock: &FullName, now: Micros) -> String {
         let row = |(kind, req, via): &(u8, ReqId, String)| {

@@ -18,12 +18,22 @@ use crate::sweep::{sweep, sweep_rows};
 
 #[test]
 fn the_tables_answer_as_the_specification_does() {
-    differential::answers_as_the_specification(Scene::new, 400);
+    differential::answers_as_the_specification(Scene::new, 200);
+}
+
+#[test]
+fn long_lines_answer_as_the_specification_does() {
+    differential::answers_as_the_specification(Scene::with_long_lines, 200);
 }
 
 #[tokio::test]
 async fn a_full_memory_drops_what_is_over_first() {
     differential::a_full_memory_drops_what_is_over_first(Scene::new().await).await;
+}
+
+#[tokio::test]
+async fn a_second_revoke_is_told_too() {
+    differential::a_second_revoke_is_told_too(Scene::new().await).await;
 }
 
 #[tokio::test]
@@ -133,7 +143,9 @@ async fn row_locks_are_forgotten_unless_somebody_has_them() {
     let dead = claim(1, Mode::Exclusive);
     crate::tokens::next(&mut scene.conn, &tables, &name(), &dead, 0).await.unwrap();
     for name in ["had", "idle"] {
-        crate::with_row_lock(&mut scene.conn, "distlock_", name).await.unwrap();
+        let mut tx = sqlx::Connection::begin(&mut scene.conn).await.unwrap();
+        crate::with_row_lock(&mut tx, "distlock_", name).await.unwrap();
+        tx.commit().await.unwrap();
     }
     let mut other = scene.other().await;
     let keep = "START TRANSACTION; \

@@ -8,11 +8,17 @@ use sqlx::{ConnectOptions, Connection, MySqlConnection};
 use crate::sql::run;
 use crate::trouble::{calling, opening};
 
-/// What every connection is set to. The rules of a transaction are ours whatever the server's are;
-/// `sql_mode` is set because it can change what an UPDATE means (MariaDB's
-/// `SIMULTANEOUS_ASSIGNMENT`) and whether a value too long is an error.
-const SETTINGS: &str = "SET SESSION autocommit=1, \
-     group_concat_max_len=16777216, sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; \
+/// What every connection is set to, whatever the server's defaults are. `sql_mode` can change what an
+/// UPDATE means (MariaDB's `SIMULTANEOUS_ASSIGNMENT`) and whether a value too long is an error; with
+/// another `completion_type` a COMMIT opens the next transaction, or ends the connection. Limits on
+/// statements and silent transactions would end the doorbell's sleep and a row lock's hold; they have
+/// other names at MySQL, which reads the first comment as one, as MariaDB does the second.
+const SETTINGS: &str = "SET SESSION autocommit=1, completion_type=0, \
+     group_concat_max_len=16777216, sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
+     sql_safe_updates=0, sql_select_limit=18446744073709551615\
+     /*M!100300 , max_statement_time=0, idle_transaction_timeout=0, \
+     idle_write_transaction_timeout=0, idle_readonly_transaction_timeout=0 */\
+     /*!50708 , max_execution_time=0 */; \
      SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 /// Opens connections of one kind.

@@ -62,6 +62,8 @@ pub(crate) struct Ledger {
     /// This process, as others reach it.
     pub(crate) session: String,
     pub(crate) collisions: Arc<Collisions>,
+    /// How long a line is read as it is.
+    pub(crate) short: usize,
 }
 
 impl Ledger {
@@ -118,21 +120,24 @@ impl Ledger {
         via: &str,
     ) -> Result<Played, Fault> {
         let (tables, at) = (&self.tables, at(lock));
-        let begin = |all: bool| {
-            let [waiters, places] = line::select(tables, &at, ops, all);
-            format!(
-                "{BEGIN}; SELECT {COLUMNS} FROM {} WHERE {at} FOR UPDATE; \
-                 SELECT {NOW} AS now; {waiters}; {places}",
-                tables.lock
-            )
-        };
-        let given = run(conn, begin(false)).await?;
-        let [_, _, row, clock, waiters, places] = given.as_slice() else { return Err(odd()) };
+        let begin = format!(
+            "{BEGIN}; SELECT {COLUMNS} FROM {} WHERE {at} FOR UPDATE; SELECT {NOW} AS now; {}",
+            tables.lock,
+            line::short(tables, &at, self.short)
+        );
+        let given = run(conn, begin).await?;
+        let [_, _, row, clock, waiters] = given.as_slice() else { return Err(odd()) };
         let now = clock.rows.first().ok_or_else(odd)?;
         let now = micros(now, "now")?;
         let record = row.rows.first().map(Record::read).transpose()?;
         let (there, record) = (record.is_some(), record.unwrap_or_else(Record::none));
-        let mut line = Line::of(&waiters.rows, &places.rows, record.waiters, false)?;
+        let mut line = if waiters.rows.len() <= self.short {
+            Line::of(&waiters.rows, &[], record.waiters, true)?
+        } else {
+            let given = run(conn, line::select(tables, &at, ops, false).join("; ")).await?;
+            let [waiters, places] = given.as_slice() else { return Err(odd()) };
+            Line::of(&waiters.rows, &places.rows, record.waiters, false)?
+        };
         let mut moved = Moved::by(&record, &line, ops, via, now);
         if line.is_used_up(&moved.state) {
             // Rare: many readers at once. The lock is ours, so the line is what it was.
@@ -145,9 +150,10 @@ impl Ledger {
         let Moved { state, replies, effects } = moved;
         let waiters = line.count(&state);
         let changes = line.changes(tables, lock, &state)?;
-        if changes.is_empty() && !record.differs(&state, waiters, now) {
+        let (ours, news) = News::sort(effects, &self.session);
+        // Somebody may have to be told though nothing changes: a second revoke in one moment.
+        if changes.is_empty() && news.is_empty() && !record.differs(&state, waiters, now) {
             run(conn, format!("ROLLBACK; {END}")).await?;
-            let (ours, _) = News::sort(effects, &self.session);
             return Ok(Played { replies, ours, unheard: Vec::new() });
         }
         if !there {
@@ -163,7 +169,6 @@ impl Ledger {
             sql += ";";
             sql += &change;
         }
-        let (ours, news) = News::sort(effects, &self.session);
         sql += &news.insert(tables, lock, now);
         sql += "; COMMIT";
         let unheard = self.commit(conn, &sql, &news).await?;

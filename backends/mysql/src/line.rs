@@ -14,14 +14,22 @@ use sqlx::mysql::MySqlRow;
 use crate::schema::Tables;
 use crate::sql::{NOW, hex, list, micros};
 
-/// How many of the first are read.
+/// A line up to this long is read as it is: looking for what a move needs of it costs the server
+/// more.
+pub(crate) const SHORT: usize = 24;
+/// How many of the first are read of a longer one.
 const FIRST: usize = 8;
 /// How many that are over are read, to be dropped, by one move.
 const OVER: usize = 500;
 
 const COLUMNS: &str = "req, since, deadline, deaf, claim";
 
-/// The statements that read what some moves on a lock need: waiters, then the places before those
+/// The statement that reads a short line, or shows that it is not.
+pub(crate) fn short(tables: &Tables, at: &str, most: usize) -> String {
+    format!("SELECT {COLUMNS} FROM {} WHERE {at} LIMIT {}", tables.wait, most + 1)
+}
+
+/// The statements that read what some moves on a lock need of a long line: waiters, then the places before those
 /// whom the moves are about.
 pub(crate) fn select(tables: &Tables, at: &str, ops: &[Op], all: bool) -> [String; 2] {
     let wait = &tables.wait;

@@ -24,7 +24,7 @@ use distlock_core::{
     Standing, Store, Token, TokenRange, Why, engine,
 };
 use distlock_sql::{Lane, Opens, Seat, Seats};
-use sqlx::{MySqlConnection, Row};
+use sqlx::{MySql, MySqlConnection, Row, Transaction};
 
 use crate::door::Door;
 use crate::open::Target;
@@ -427,7 +427,7 @@ impl End {
 /// # Cancel safety
 /// As any statement of a transaction: roll it back.
 pub async fn with_row_lock(
-    tx: &mut MySqlConnection,
+    tx: &mut Transaction<'_, MySql>,
     prefix: &str,
     name: &str,
 ) -> Result<(), Error> {

@@ -32,6 +32,7 @@ use crate::bell::{Bell, life_sign, session, tell, unhang};
 use crate::door::Door;
 use crate::fast::{self, Fast};
 use crate::ledger::{Collisions, Ledger, Played};
+use crate::line;
 use crate::open::Target;
 use crate::promises::capability;
 use crate::sql::run;
@@ -96,7 +97,12 @@ impl Mysql {
             back: Arc::new(lane(Some(life_sign(&session)))),
             bell: Bell::new(to.clone(), &session, &tables, &clock, &ears),
             fast: Arc::new(Fast::new(&tables)),
-            ledger: Arc::new(Ledger { tables, session, collisions: Arc::default() }),
+            ledger: Arc::new(Ledger {
+                tables,
+                session,
+                collisions: Arc::default(),
+                short: line::SHORT,
+            }),
             ears,
             waiting: Mutex::default(),
             called: AtomicBool::new(true),

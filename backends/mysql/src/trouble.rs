@@ -108,6 +108,11 @@ fn known(n: u16, e: sqlx::Error) -> Error {
             "this server takes no writes",
             "it is a replica or set read_only: name the primary",
         ),
+        1665 => (
+            Kind::Refused,
+            "this server logs statements instead of rows, which READ COMMITTED does not allow",
+            "set binlog_format to ROW or MIXED",
+        ),
         1130 | 1129 => (
             Kind::Credentials,
             "the server refuses this host",

@@ -18,6 +18,13 @@ suite!(
             Box::pin(async move { Ok(Locks::from_store(open(url?).await?)) })
         }
     )
+    // The record of such a lock is a connection.
+    .lose(|site, lock| Box::pin(async move {
+        let server = site.kept::<Server>().expect("its server");
+        let which = format!("SELECT conn FROM distlock_held WHERE name = '{}'", lock.name);
+        let conn = Mariadb::ask(server, &which).expect("who holds it");
+        Mariadb::ask(server, &format!("KILL CONNECTION {conn}")).expect("its connection goes");
+    }))
     .road(|site| Box::pin(async move {
         let server = site.kept::<Server>().expect("its server");
         Road::past(site.url(), &[server.addr()]).await

@@ -177,6 +177,8 @@ BEGIN
     IF cardinality(l.holds) > 1 THEN
       SELECT min(o.token) INTO e FROM unnest(l.holds) o;
     END IF;
+  ELSIF kind < 4 THEN
+    PERFORM distlock.need_not_last();
   END IF;
   PERFORM distlock.finish(l, n);
 END $$;
@@ -222,7 +224,10 @@ BEGIN
     END IF;
     RETURN NEXT;
   END LOOP;
-  IF cardinality(p_reqs) > 0 THEN PERFORM distlock.finish(l, n); END IF;
+  IF cardinality(p_reqs) > 0 THEN
+    PERFORM distlock.need_not_last();
+    PERFORM distlock.finish(l, n);
+  END IF;
 END $$;
 
 -- Extends holds that still live: one row for each, in order; never brings back one that has ended.

@@ -1,6 +1,6 @@
 -- The layout. Times are microseconds since 1970 on this server's clock; a mode is 0 exclusive, -1
 -- shared, or the number of permits; a phase is 0 held, 1 claimed, 2 lingering, 3 revoked.
-CREATE TABLE distlock.layout (
+CREATE TABLE IF NOT EXISTS distlock.layout (
   one boolean PRIMARY KEY DEFAULT true CHECK (one),
   tables int NOT NULL,                -- of the tables; another number is another layout
   code int NOT NULL                   -- of the functions, which whoever is newer replaces
@@ -8,13 +8,16 @@ CREATE TABLE distlock.layout (
 
 -- One hold of a lock. "wish" is how many tokens were asked for, "block" how many were given;
 -- since and deadline are its place in line while it is only claimed.
-CREATE TYPE distlock.hold AS (
-  req bytea, owner text, mode int, ttl bigint, min_hold bigint, lock_delay bigint, label text,
-  wish bigint, via text, token bigint, block bigint, expires bigint, granted bigint, phase int,
-  since bigint, deadline bigint
-);
+DO $$ BEGIN
+  CREATE TYPE distlock.hold AS (
+    req bytea, owner text, mode int, ttl bigint, min_hold bigint, lock_delay bigint, label text,
+    wish bigint, via text, token bigint, block bigint, expires bigint, granted bigint, phase int,
+    since bigint, deadline bigint
+  );
+EXCEPTION WHEN duplicate_object THEN NULL; -- it knows no IF NOT EXISTS
+END $$;
 
-CREATE TABLE distlock.lock (
+CREATE TABLE IF NOT EXISTS distlock.lock (
   space text COLLATE "C" NOT NULL,
   name text COLLATE "C" NOT NULL,
   id bigint GENERATED ALWAYS AS IDENTITY,
@@ -31,9 +34,9 @@ CREATE TABLE distlock.lock (
   released_until bigint[] NOT NULL DEFAULT '{}', -- and until when each is remembered
   PRIMARY KEY (space, name)
 ) WITH (fillfactor = 50);
-CREATE INDEX lock_kept ON distlock.lock (kept_until);
+CREATE INDEX IF NOT EXISTS lock_kept ON distlock.lock (kept_until);
 
-CREATE TABLE distlock.waiter (
+CREATE TABLE IF NOT EXISTS distlock.waiter (
   lock bigint NOT NULL,
   req bytea NOT NULL,
   since bigint NOT NULL,                  -- its place
@@ -43,18 +46,18 @@ CREATE TABLE distlock.waiter (
   lock_delay bigint NOT NULL, label text NOT NULL, wish bigint NOT NULL, via text NOT NULL,
   PRIMARY KEY (lock, req)
 ) WITH (fillfactor = 70);
-CREATE INDEX waiter_line ON distlock.waiter (lock, since);
-CREATE INDEX waiter_owner ON distlock.waiter (lock, owner, since);
+CREATE INDEX IF NOT EXISTS waiter_line ON distlock.waiter (lock, since);
+CREATE INDEX IF NOT EXISTS waiter_owner ON distlock.waiter (lock, owner, since);
 
 -- Cancelled requests that must never come back.
-CREATE TABLE distlock.spent (
+CREATE TABLE IF NOT EXISTS distlock.spent (
   lock bigint NOT NULL, req bytea NOT NULL, until bigint NOT NULL,
   PRIMARY KEY (lock, req)
 );
-CREATE INDEX spent_until ON distlock.spent (lock, until);
+CREATE INDEX IF NOT EXISTS spent_until ON distlock.spent (lock, until);
 
 -- For ?algorithm=version: a lock's whole state as text, changed only if its version is what it was.
-CREATE TABLE distlock.state (
+CREATE TABLE IF NOT EXISTS distlock.state (
   space text COLLATE "C" NOT NULL,
   name text COLLATE "C" NOT NULL,
   version bigint NOT NULL,

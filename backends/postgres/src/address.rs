@@ -13,7 +13,10 @@ pub(crate) const KEYS: [&str; 6] = ["host", "port", "sslmode", "sslrootcert", "s
 /// # Errors
 /// [`Kind::Usage`] for what cannot be.
 pub(crate) fn options(url: &mut StoreUrl) -> Result<PgConnectOptions, Error> {
-    let mut to = PgConnectOptions::new_without_pgpass().application_name("distlock");
+    // A pooler refuses what it does not know of a start-up message, and we have no use for it.
+    let mut to = PgConnectOptions::new_without_pgpass()
+        .application_name("distlock")
+        .extra_float_digits(None);
     let directory = url.take("host");
     let hosts = url.hosts.clone();
     let host = match hosts.as_slice() {

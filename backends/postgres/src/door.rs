@@ -2,12 +2,32 @@
 
 use std::time::Duration;
 
-use distlock_core::Error;
+use distlock_core::{Error, Kind};
 use distlock_sql::Opens;
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgRow};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
-use crate::trouble::refusal;
+use crate::trouble::{refusal, standby};
+
+/// What a connection is set to, whatever the defaults of the server, the database or the role
+/// are:
+/// * only what the server brings along is meant by a name without a schema;
+/// * the functions count on seeing what others committed while they waited for a row;
+/// * no limit but ours ends a statement, a rest or a transaction (some are newer than the server);
+/// * a client that is gone is noticed within seconds.
+pub(crate) const OURS: &str = "SET search_path = pg_catalog, pg_temp; \
+    SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+    SELECT set_config(s, '0', false) \
+      FROM unnest(ARRAY['lock_timeout', 'idle_session_timeout', 'transaction_timeout']) s \
+      WHERE current_setting(s, true) <> '0'; \
+    SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
+    SET tcp_user_timeout = 10000";
+/// And a grant is on disk before it is told.
+const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false) \
+      WHERE current_setting('synchronous_commit') = 'off'";
+/// What a connection must be to be of use.
+const FIT: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
+    current_setting('server_encoding')";
 
 /// Makes connections.
 pub(crate) struct Door {
@@ -17,50 +37,74 @@ pub(crate) struct Door {
 
 impl Door {
     /// Connections whose statements the server itself ends before the caller gives up: what was
-    /// given up would otherwise be done all the same, after a wait for a row.
+    /// given up would otherwise be done all the same, after a wait for a row. And one that falls
+    /// silent while it makes the tables must not keep others from them.
     pub(crate) fn new(to: PgConnectOptions, timeout: Duration) -> Self {
         let most = timeout.mul_f64(0.8).as_millis().max(50);
-        // The functions count on seeing what others committed while they waited for a row. A grant
-        // must be on disk before it is told, whatever the database's default is.
         let setup = format!(
-            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-             SET statement_timeout = {most}; \
-             SELECT set_config('synchronous_commit', 'on', false) \
-               WHERE current_setting('synchronous_commit') = 'off'"
+            "{OURS}; {DURABLE}; SET statement_timeout = {most}; \
+             SET idle_in_transaction_session_timeout = '10s'; {FIT}"
         );
         Self { to, setup }
+    }
+
+    /// For the version algorithm, whose connections may be a pooler's: what is set on one may be
+    /// somebody else's next, so nothing is that others could not live with.
+    pub(crate) fn plain(to: PgConnectOptions) -> Self {
+        Self { to, setup: format!("{DURABLE}; {FIT}") }
     }
 
     /// Connections that a lock is tied to. Statements there may wait for as long as the caller does;
     /// a client that is gone is noticed within seconds, also while its statement waits.
     pub(crate) fn of_sessions(to: PgConnectOptions) -> Self {
-        let setup = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-             SET statement_timeout = 0; SET tcp_keepalives_idle = 5; \
-             SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
-             SET tcp_user_timeout = 10000; \
-             SELECT set_config('synchronous_commit', 'on', false) \
-               WHERE current_setting('synchronous_commit') = 'off'; \
+        let setup = format!(
+            "{OURS}; {DURABLE}; SET statement_timeout = 0; \
              DO $$ BEGIN PERFORM set_config('client_connection_check_interval', '1s', false); \
-               EXCEPTION WHEN OTHERS THEN NULL; END $$"; // not on every system
-        Self { to, setup: setup.to_owned() }
+               EXCEPTION WHEN OTHERS THEN NULL; END $$; {FIT}" // not on every system
+        );
+        Self { to, setup }
     }
 
     /// One ready for use.
     ///
     /// # Errors
-    /// Whatever keeps it from coming about.
-    pub(crate) async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
-        let mut conn = PgConnection::connect_with(&self.to).await?;
-        sqlx::raw_sql(AssertSqlSafe(self.setup.as_str())).execute(&mut conn).await?;
+    /// Whatever keeps it from coming about; [`Kind::Refused`] where nothing can be written.
+    pub(crate) async fn connect(&self) -> Result<PgConnection, Error> {
+        let mut conn = PgConnection::connect_with(&self.to).await.map_err(refusal)?;
+        let setup = sqlx::raw_sql(AssertSqlSafe(self.setup.as_str()));
+        let said = setup.fetch_all(&mut conn).await.map_err(refusal)?;
+        if let Some(last) = said.last() {
+            fits(last)?;
+        }
         Ok(conn)
     }
+}
+
+fn fits(row: &PgRow) -> Result<(), Error> {
+    let yes = |i: usize| row.try_get::<bool, _>(i).map_err(refusal);
+    if yes(0)? {
+        return Err(standby());
+    }
+    if yes(1)? {
+        return Err(Error::new(Kind::Refused, "transactions are read-only here").with_hint(
+            "default_transaction_read_only is on for this server, database or role, and locks are \
+             written: ALTER ROLE … SET default_transaction_read_only = off, or name another user",
+        ));
+    }
+    let encoding: String = row.try_get(2).map_err(refusal)?;
+    if !matches!(encoding.as_str(), "UTF8" | "SQL_ASCII") {
+        let what = format!("a database in {encoding} cannot hold the name of every lock");
+        return Err(Error::new(Kind::Refused, what)
+            .with_hint("name one made with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"));
+    }
+    Ok(())
 }
 
 impl Opens for Door {
     type Conn = PgConnection;
 
     async fn open(&self) -> Result<PgConnection, Error> {
-        self.connect().await.map_err(refusal)
+        self.connect().await
     }
 
     async fn close(&self, conn: PgConnection) {

@@ -1,7 +1,8 @@
 //! The connection that listens.
 //!
 //! 1. It listens on a channel of a number nobody else has, and at first is told something on another
-//!    connection of ours: what does not arrive would not arrive later either.
+//!    connection of ours: what does not arrive would not arrive later either. Only then is anything
+//!    set on a connection: behind a pooler it would be somebody else's next.
 //! 2. It keeps an advisory lock on that number, so that whoever promotes a waiter can see whether it
 //!    would be heard. It runs nothing else: in the session that holds it, that lock looks free.
 //! 3. When it breaks, it is made anew under another number, because the server may not know yet that
@@ -13,10 +14,10 @@ use std::time::Duration;
 use distlock_core::lease::{Ears, Wake};
 use distlock_core::{Clock, Error, Kind, ReqId, engine};
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use sqlx::{AssertSqlSafe, Connection, Executor};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::sync::watch;
 
-use crate::door::Door;
+use crate::door::{Door, OURS};
 use crate::message::Message;
 use crate::trouble::{POOLED, refusal};
 
@@ -27,8 +28,11 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// What it is told first.
 const HELLO: &str = "hello";
 
-/// What is known of the listening connection.
-pub(crate) struct Ear {
+/// The listening connection. Dropping it ends it.
+pub(crate) struct Ear(Arc<Inner>);
+
+/// What is known of it.
+struct Inner {
     door: Arc<Door>,
     clock: Clock,
     bound: Duration,
@@ -47,12 +51,12 @@ impl Ear {
         door: Arc<Door>,
         clock: Clock,
         bound: Duration,
-    ) -> Result<Arc<Self>, Error> {
+    ) -> Result<Self, Error> {
         let (ears, via, closed) = (OnceLock::new(), Mutex::default(), watch::Sender::new(false));
-        let ear = Arc::new(Self { door, clock, bound, ears, via, closed });
+        let ear = Self(Arc::new(Inner { door, clock, bound, ears, via, closed }));
         let (told, first) = tokio::sync::oneshot::channel();
         // On the library's thread, where the connection is to live.
-        engine::spawn(ear.clone().work(told));
+        engine::spawn(Arc::clone(&ear.0).work(told));
         let lost = || Err(Error::new(Kind::Closed, "the store was closed"));
         first.await.unwrap_or_else(|_| lost())?;
         Ok(ear)
@@ -60,19 +64,28 @@ impl Ear {
 
     /// Where this process can be told something.
     pub(crate) fn via(&self) -> Arc<str> {
-        self.via.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.via.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where wake-ups go.
     pub(crate) fn listen(&self, ears: Ears) {
-        let _ = self.ears.set(ears);
+        let _ = self.0.ears.set(ears);
     }
 
     /// Ends it.
     pub(crate) fn close(&self) {
-        self.closed.send_replace(true);
+        self.0.closed.send_replace(true);
     }
+}
 
+impl Drop for Ear {
+    /// Takes effect at once.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Inner {
     fn tell(&self, wake: Wake) {
         if let Some(ears) = self.ears.get() {
             ears(wake);
@@ -140,12 +153,20 @@ impl Ear {
     async fn connect(&self, first: bool) -> Result<PgListener, Error> {
         let bounded = self.clock.timeout(self.bound, self.connect_once(first)).await;
         bounded.unwrap_or_else(|| {
-            Err(Error::new(Kind::Unreachable, "the connection that listens does not come about")
-                .with_hint("the database may have as many connections as it takes"))
+            let what = format!("no answer within {:?}", self.bound);
+            Err(Error::new(Kind::Unreachable, what).with_hint(
+                "see whether the database runs and can be reached, and whether it has as many \
+                 connections as it takes",
+            ))
         })
     }
 
     async fn connect_once(&self, first: bool) -> Result<PgListener, Error> {
+        // A pool tries again in silence; this one says at once what is wrong.
+        let caller = match first {
+            true => Some(PgConnection::connect_with(&self.door.to).await.map_err(refusal)?),
+            false => None,
+        };
         // The driver listens only on connections of a pool.
         let pool = PgPoolOptions::new()
             .max_connections(1)
@@ -159,9 +180,10 @@ impl Ear {
         let number = u64::from_be_bytes(first_half(ReqId::random()));
         let channel = format!("distlock_{number:016x}");
         listener.listen(&channel).await.map_err(refusal)?;
-        if first {
-            self.greet(&mut listener, &channel).await?;
+        if let Some(caller) = caller {
+            self.greet(caller, &mut listener, &channel).await?;
         }
+        sqlx::raw_sql(OURS).execute(&mut listener).await.map_err(refusal)?;
         let alive = sqlx::query("SELECT pg_advisory_lock($1)").bind(number.cast_signed());
         listener.execute(alive).await.map_err(refusal)?;
         *self.via.lock().unwrap_or_else(PoisonError::into_inner) = channel.into();
@@ -170,8 +192,12 @@ impl Ear {
 
     /// Sees whether what is told on another connection arrives here. A pooler that hands out
     /// connections for one transaction gives it to whoever has that connection just then.
-    async fn greet(&self, listener: &mut PgListener, channel: &str) -> Result<(), Error> {
-        let mut caller = self.door.connect().await.map_err(refusal)?;
+    async fn greet(
+        &self,
+        mut caller: PgConnection,
+        listener: &mut PgListener,
+        channel: &str,
+    ) -> Result<(), Error> {
         let hello = format!("NOTIFY {channel}, '{HELLO}'");
         caller.execute(AssertSqlSafe(hello)).await.map_err(refusal)?;
         let heard = self.clock.timeout(self.bound / 2, listener.try_recv()).await;

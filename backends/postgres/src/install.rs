@@ -3,10 +3,7 @@
 use distlock_core::{Error, Kind};
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 
-use crate::statements::{CODE, Schema, TABLES};
-
-/// Whoever makes or changes tables holds this advisory lock, one at a time: "distlock" in numbers.
-const DDL: i64 = 0x6469_7374_6c6f_636b;
+use crate::statements::{CODE, DDL, Schema, TABLES};
 
 /// Asked of the catalogue's tables: what `to_regclass` says may be older than the lock we waited for.
 const SCHEMA_THERE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)";
@@ -35,7 +32,8 @@ pub(crate) async fn install(
         Ok(_) => {}
         Err(e) => return Ok(Err(e)),
     }
-    conn.execute("BEGIN").await?;
+    // For this transaction alone: nothing of it may stay on a connection that is a pooler's.
+    conn.execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     let made = make(conn, schema).await;
     let end = if matches!(made, Ok(Ok(()))) { "COMMIT" } else { "ROLLBACK" };
     conn.execute(end).await?;
@@ -43,6 +41,8 @@ pub(crate) async fn install(
 }
 
 async fn make(conn: &mut PgConnection, schema: &Schema) -> Result<Result<(), Error>, sqlx::Error> {
+    let ours = "SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = 0";
+    sqlx::raw_sql(ours).execute(&mut *conn).await?;
     let wait = sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(DDL);
     conn.execute(wait).await?;
     let mut texts = Vec::new();

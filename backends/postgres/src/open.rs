@@ -10,9 +10,11 @@ use distlock_sql::{Lane, Trouble, Versioned};
 
 use crate::address;
 use crate::door::Door;
+use crate::ear::Ear;
 use crate::grip::Grip;
 use crate::install;
 use crate::options::{Algorithm, PostgresOptions};
+use crate::promises::capability;
 use crate::sessions::Sessions;
 use crate::statements::{Schema, Statements};
 use crate::store::Postgres;
@@ -40,36 +42,44 @@ pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
     url.finish(&known)?;
     let site = url.to_string();
     let schema = Schema::new(&options.schema)?;
-    let door = Arc::new(Door::new(to, options.timeout));
-    let connections = match options.algorithm {
-        Algorithm::Version => version::CONNECTIONS,
-        Algorithm::Queue | Algorithm::Advisory | Algorithm::RowLock => 1,
-    };
-    let front = Lane::new(door.clone(), Clock::system(), options.timeout, connections);
-    prepare(&front, schema.clone()).await.map_err(|e| e.during("connect").store(&site))?;
-    match options.algorithm {
-        Algorithm::Queue => {
-            let say = Statements::new(&schema);
-            Ok(Postgres::at(door, site, &options, say, front).await?.into_backend())
-        }
-        Algorithm::Version => {
-            let states = States::new(front, site, &options, &schema);
-            Ok(Arc::new(Leased::new(Versioned::new(states)?)))
-        }
-        Algorithm::Advisory | Algorithm::RowLock => {
-            let advisory = options.algorithm == Algorithm::Advisory;
-            let grip = if advisory { Grip::Advisory } else { Grip::RowLock };
-            Ok(Sessions::at(door, site, &options, schema, grip, front).await?.into_backend())
-        }
+    let (clock, bound) = (Clock::system(), options.timeout);
+    let told = |e: Error| e.during("connect").store(&site);
+    if options.algorithm == Algorithm::Version {
+        let front = Lane::new(Arc::new(Door::plain(to)), clock, bound, version::CONNECTIONS);
+        let durable = prepare(&front, schema.clone()).await.map_err(told)?;
+        let states = States::new(front, site, capability(&options, durable), &schema);
+        return Ok(Arc::new(Leased::new(Versioned::new(states)?)));
     }
+    let door = Arc::new(Door::new(to, bound));
+    // Before anything else: what does not arrive at a connection that listens is behind a pooler,
+    // where no session is anybody's own, and nothing may be set on one.
+    let ear = Ear::open(Arc::clone(&door), clock.clone(), bound).await.map_err(told)?;
+    let front = Lane::new(Arc::clone(&door), clock, bound, 1);
+    let durable = prepare(&front, schema.clone()).await.map_err(told)?;
+    let promises = capability(&options, durable);
+    let grip = match options.algorithm {
+        Algorithm::Advisory => Grip::Advisory,
+        Algorithm::RowLock => Grip::RowLock,
+        Algorithm::Queue | Algorithm::Version => {
+            let say = Statements::new(&schema);
+            let store = Postgres::at(door, site, promises, &options, say, front, ear);
+            return Ok(store.await?.into_backend());
+        }
+    };
+    drop(ear); // its work is done: sessions wait in the server's own line
+    let sessions = Sessions::at(door, site, promises, &options, schema, grip, front);
+    Ok(sessions.await?.into_backend())
 }
 
-async fn prepare(lane: &Lane<Door>, schema: Schema) -> Result<(), Error> {
+/// Sees to the tables; says whether commits are on disk before they are answered.
+async fn prepare(lane: &Lane<Door>, schema: Schema) -> Result<bool, Error> {
     lane.call(move |conn| {
         let schema = schema.clone();
         Box::pin(async move {
             let installed = install::install(conn, &schema).await.map_err(trouble)?;
-            installed.map_err(Trouble::answered)
+            installed.map_err(Trouble::answered)?;
+            let durable = sqlx::query_scalar("SELECT current_setting('fsync') = 'on'");
+            durable.fetch_one(conn).await.map_err(trouble)
         })
     })
     .await

@@ -38,43 +38,49 @@ const SESSION_FAILOVER: &str = "A standby that takes over knows of no session: f
                                 holder at the old primary may believe in its lock, and tokens go on \
                                 rising only if the standby had the latest, or its clock is right.";
 
-/// What a store promises under these options.
+const FSYNC: &str = "The server does not put commits on disk (fsync is off): a crash of its machine may \
+                     forget the last grants and tokens, or everything.";
+
+/// What a store promises under these options; `durable` when the server puts every commit on disk
+/// before it answers.
 #[must_use]
-pub fn capability(options: &PostgresOptions) -> Capability {
-    let (store, url, notes): (_, _, &[&str]) = match options.algorithm {
-        Algorithm::Queue => (
-            "postgres",
-            "postgres://HOST/DATABASE",
-            &[CLOCK, FAILOVER, RETENTION, CONNECTIONS, POOLER],
-        ),
-        Algorithm::Version => (
-            "postgres (version)",
-            "postgres://HOST/DATABASE?algorithm=version",
-            &[CLOCK, FAILOVER, RETENTION, RACES, VERSION_CONNECTIONS],
-        ),
-        Algorithm::Advisory => (
-            "postgres (advisory)",
-            "postgres://HOST/DATABASE?algorithm=advisory",
-            &[SILENT, SESSIONS, COLLISION, SESSION_FAILOVER, RETENTION, POOLER],
-        ),
-        Algorithm::RowLock => (
-            "postgres (row-lock)",
-            "postgres://HOST/DATABASE?algorithm=row-lock",
-            &[SILENT, SESSIONS, LONG, SESSION_FAILOVER, RETENTION, POOLER],
-        ),
+pub fn capability(options: &PostgresOptions, durable: bool) -> Capability {
+    let (store, url) = match options.algorithm {
+        Algorithm::Queue => ("postgres", "postgres://HOST/DATABASE"),
+        Algorithm::Version => ("postgres (version)", "postgres://HOST/DATABASE?algorithm=version"),
+        Algorithm::Advisory => {
+            ("postgres (advisory)", "postgres://HOST/DATABASE?algorithm=advisory")
+        }
+        Algorithm::RowLock => {
+            ("postgres (row-lock)", "postgres://HOST/DATABASE?algorithm=row-lock")
+        }
     };
+    // What is not durable has one more to say.
+    let all: &[&str] = match options.algorithm {
+        Algorithm::Queue => &[FSYNC, CLOCK, FAILOVER, RETENTION, CONNECTIONS, POOLER],
+        Algorithm::Version => &[FSYNC, CLOCK, FAILOVER, RETENTION, RACES, VERSION_CONNECTIONS],
+        Algorithm::Advisory => {
+            &[FSYNC, SILENT, SESSIONS, COLLISION, SESSION_FAILOVER, RETENTION, POOLER]
+        }
+        Algorithm::RowLock => &[FSYNC, SILENT, SESSIONS, LONG, SESSION_FAILOVER, RETENTION, POOLER],
+    };
+    let notes = if durable { &all[1..] } else { all };
     let lease = matches!(options.algorithm, Algorithm::Queue | Algorithm::Version);
     Capability {
         store,
         url,
         scope: "hosts that reach the database",
         family: if lease { Family::Lease } else { Family::Session },
-        fence: Fence::Durable,
+        fence: if durable { Fence::Durable } else { Fence::Clocked },
         expiry: Expiry::Ttl,
         ttl_min: Ttl::MIN.get(),
         ttl_max: Ttl::MAX.get(),
         ttl_step: Duration::from_millis(1),
-        restart: if lease { Survives::Yes } else { Survives::Ends },
+        restart: match (lease, durable) {
+            (false, _) => Survives::Ends,
+            (true, true) => Survives::Yes,
+            (true, false) => Survives::TwoHolders,
+        },
         failover: Survives::TwoHolders,
         partition: Survives::Ends,
         order: match options.algorithm {

@@ -26,13 +26,12 @@ use distlock_core::{
 };
 use distlock_sql::{Lane, Seat, Seats};
 use sqlx::PgConnection;
+use tokio::sync::Notify;
 
 use crate::call::call;
 use crate::door::Door;
-use crate::ear::Ear;
 use crate::grip::{self, Grip, Has, Say, Wish, fatal};
 use crate::options::PostgresOptions;
-use crate::promises::capability;
 use crate::session_look::{self as look, Looks};
 use crate::statements::Schema;
 
@@ -44,6 +43,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 const SOON: Duration = Duration::from_millis(10);
 /// The server ends a wait by itself; this long after, we do.
 const GRACE: Duration = Duration::from_millis(500);
+/// A session that was not seen in line for this long is given up: nobody would tell it of its turn.
+const SILENT: Duration = Duration::from_secs(8);
 /// A sweep comes with every so many grants.
 const SWEEP_EVERY: u32 = 64;
 
@@ -82,6 +83,8 @@ struct Undo {
     sign: i64,
     pid: i32,
     armed: bool,
+    /// Breaks off a wait, and with it the connection: the server may not be reached in another way.
+    gone: Arc<Notify>,
 }
 
 impl Drop for Undo {
@@ -90,6 +93,7 @@ impl Drop for Undo {
         if !self.armed {
             return;
         }
+        self.gone.notify_one();
         let (lane, looks, sign, pid) =
             (Arc::clone(&self.lane), Arc::clone(&self.looks), self.sign, self.pid);
         engine::spawn(async move {
@@ -98,6 +102,28 @@ impl Drop for Undo {
                 tracing::debug!(error = %e, "a session that nobody wants was not ended");
             }
         });
+    }
+}
+
+/// The connection may be dead without anybody having said so.
+fn forgotten() -> Error {
+    Error::new(Kind::Unreachable, "the session that waits is not heard of any more")
+        .unknown()
+        .with_hint("see whether the database can be reached, then ask again")
+}
+
+/// Waits in the server's line until its caller is gone.
+async fn wait_unless(
+    gone: &Notify,
+    conn: &mut PgConnection,
+    say: &Say,
+    wish: &Wish,
+    left: Option<Duration>,
+) -> Result<Has, sqlx::Error> {
+    tokio::select! {
+        biased;
+        has = grip::wait(conn, say, wish, left) => has,
+        () = gone.notified() => Err(sqlx::Error::Io(std::io::Error::other("nobody waits any more"))),
     }
 }
 
@@ -113,6 +139,7 @@ impl Sessions {
     pub(crate) async fn at(
         door: Arc<Door>,
         site: String,
+        capability: Capability,
         options: &PostgresOptions,
         schema: Schema,
         grip: Grip,
@@ -120,10 +147,6 @@ impl Sessions {
     ) -> Result<Self, Error> {
         let (clock, timeout) = (Clock::system(), options.timeout);
         let told = |e: Error| e.during("connect").store(&site);
-        // What does not arrive at a connection that listens is behind a pooler, where no session is
-        // anybody's own.
-        let ear = Ear::open(Arc::clone(&door), clock.clone(), timeout).await.map_err(told)?;
-        ear.close();
         let version = lane.call(|conn| {
             Box::pin(async move {
                 let asked = "SELECT current_setting('server_version_num')::int";
@@ -139,7 +162,7 @@ impl Sessions {
         }
         let own = Arc::new(Door::of_sessions(door.to.clone()));
         Ok(Self {
-            capability: capability(options),
+            capability,
             grip,
             say: Arc::new(Say::new(&schema)),
             looks: Arc::new(Looks::new(&schema)),
@@ -161,14 +184,19 @@ impl Sessions {
     /// A connection that is this request's, its number, and the lock if it was had at once.
     async fn begin(&self, wish: &Arc<Wish>) -> Result<(Seat<PgConnection>, i32, Has), Error> {
         let say = &self.say;
+        // What one try left open, a later one that did not leave at all does not close.
+        let mut doubtful = false;
+        let told = |e: Error, doubtful| if doubtful { e.unknown() } else { e };
         for fresh in [false, true] {
-            let seat = self.seats.take(fresh).await?;
+            let seat = self.seats.take(fresh).await.map_err(|e| told(e, doubtful))?;
             let begun = on!(seat, self.timeout, [say, wish], conn, grip::begin(conn, &say, &wish));
             match begun.await {
                 Ok((pid, has)) => return Ok((seat, pid, has)),
                 // The server ended it while it rested.
-                Err(_) if seat.is_reused() && seat.is_broken() && !fresh => {}
-                Err(e) => return Err(e),
+                Err(e) if seat.is_reused() && seat.is_broken() && !fresh => {
+                    doubtful = e.outcome() == Outcome::Unknown;
+                }
+                Err(e) => return Err(told(e, doubtful)),
             }
         }
         Err(Error::new(Kind::Unreachable, "no session comes about").transient())
@@ -190,9 +218,11 @@ impl Sessions {
         seat: &Seat<PgConnection>,
         wish: &Arc<Wish>,
         until: BootInstant,
+        gone: &Arc<Notify>,
         seen: Watcher<'_>,
     ) -> Result<Result<Arc<str>, Standing>, Error> {
         let mut last: Option<Standing> = None;
+        let mut heard = self.clock.now();
         loop {
             let left = (until < BootInstant::FAR).then(|| until.since(self.clock.now()));
             if left == Some(Duration::ZERO) {
@@ -200,7 +230,13 @@ impl Sessions {
             }
             let bound = left.map_or(Duration::MAX, |l| l + GRACE + self.timeout);
             let say = &self.say;
-            let call = on!(seat, bound, [say, wish], conn, grip::wait(conn, &say, &wish, left));
+            let call = on!(
+                seat,
+                bound,
+                [say, wish, gone],
+                conn,
+                wait_unless(&gone, conn, &say, &wish, left)
+            );
             let mut call = std::pin::pin!(call);
             let mut pause = Duration::ZERO;
             let has: Has = loop {
@@ -213,12 +249,22 @@ impl Sessions {
                         return Ok(Err(last.unwrap_or_default()));
                     }
                 }
-                pause = if last.is_some() { (pause * 2).clamp(PAUSE.0, PAUSE.1) } else { SOON };
+                let asked = self.clock.now();
                 let now = self.standing(wish);
                 let now = tokio::select! {
                     biased;
                     has = &mut call => break has?,
                     now = now => now,
+                };
+                if now.as_ref().is_some_and(|n| n.ahead.is_some()) {
+                    heard = asked;
+                } else if self.clock.now().since(heard) > SILENT {
+                    return Err(forgotten());
+                }
+                pause = match &now {
+                    Some(n) if n.ahead.is_some() => (pause * 2).clamp(PAUSE.0, PAUSE.1),
+                    Some(_) => SOON,
+                    None => PAUSE.0,
                 };
                 let what = |s: &Standing| (s.ahead, s.holder.as_ref().map(|h| h.token));
                 if let Some(now) = now.filter(|n| n.holder.is_some() && n.ahead.is_some())
@@ -320,7 +366,9 @@ impl SessionStore for Sessions {
         let wish = Arc::new(Wish::new(self.grip, &self.schema, ask, self.timeout));
         let (seat, pid, taken) = self.begin(&wish).await.map_err(&told)?;
         let (lane, looks) = (Arc::clone(&self.lane), Arc::clone(&self.looks));
-        let mut undo = Undo { lane, looks, sign: wish.sign, pid, armed: true };
+        let gone = Arc::new(Notify::new());
+        let mut undo =
+            Undo { lane, looks, sign: wish.sign, pid, armed: true, gone: Arc::clone(&gone) };
         let say = &self.say;
         let taken = match taken {
             None if self.grip == Grip::RowLock => {
@@ -333,7 +381,7 @@ impl SessionStore for Sessions {
         let has = match taken {
             Some(has) => Ok(has),
             None if self.clock.now() < until => {
-                self.wait(&seat, &wish, until, seen).await.map_err(&told)?
+                self.wait(&seat, &wish, until, &gone, seen).await.map_err(&told)?
             }
             None => Err(self.standing(&wish).await.unwrap_or_default()),
         };

@@ -10,7 +10,10 @@ use distlock_core::{Error, Kind};
 /// The layout of the tables this build reads and writes.
 pub(crate) const TABLES: i32 = 1;
 /// The revision of the functions this build brings along.
-pub(crate) const CODE: i32 = 2;
+pub(crate) const CODE: i32 = 3;
+
+/// Whoever makes or changes tables holds this advisory lock, one at a time: "distlock" in numbers.
+pub(crate) const DDL: i64 = 0x6469_7374_6c6f_636b;
 
 const LAYOUT: &str = include_str!("../sql/tables.sql");
 /// What may be run over what is there already: functions, and tables that came later.
@@ -53,6 +56,19 @@ impl Schema {
         text.replace("distlock.", &format!("{}.", self.0))
     }
 
+    /// Waits for others who make or change tables, and fails where a newer version did.
+    fn guard(&self) -> String {
+        let (name, layout) = (self.name(), self.fill("distlock.layout"));
+        format!(
+            "DO $$ BEGIN\n  PERFORM pg_catalog.pg_advisory_xact_lock({DDL});\n  \
+             IF EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n\n      \
+             ON n.oid = c.relnamespace WHERE n.nspname = '{name}' AND c.relname = 'layout') THEN\n    \
+             IF EXISTS (SELECT FROM {layout} WHERE tables <> {TABLES} OR code > {CODE}) THEN\n      \
+             RAISE EXCEPTION 'another version made what is in schema {name}: run what that one prints';\n    \
+             END IF;\n  END IF;\nEND $$;\n"
+        )
+    }
+
     /// The schema itself.
     pub(crate) fn create(&self) -> String {
         format!("CREATE SCHEMA IF NOT EXISTS {};\n", self.0)
@@ -77,17 +93,20 @@ impl Schema {
     }
 }
 
-/// Everything that a store of ours needs in a database, as statements to be run once by somebody who
-/// may create a schema.
+/// Everything that a store of ours needs in a database, as statements to be run by somebody who may
+/// create a schema. Run again, also while locks are held, it brings what is there up to date and
+/// loses nothing; over what a newer version made it fails and changes nothing.
 ///
 /// # Errors
 /// [`Kind::Usage`] for a name that cannot be that of a schema.
 pub fn schema(name: &str) -> Result<String, Error> {
     let schema = Schema::new(name)?;
-    let parts = [schema.create(), schema.tables(), schema.functions(), schema.mark()];
+    let parts =
+        [schema.guard(), schema.create(), schema.tables(), schema.functions(), schema.mark()];
     let grant = "-- For each role that uses locks:\n\
         -- GRANT USAGE ON SCHEMA distlock TO role;\n\
-        -- GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA distlock TO role;\n";
+        -- GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA distlock TO role;\n\
+        -- GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA distlock TO role;\n";
     Ok(format!("BEGIN;\n{}COMMIT;\n{}", parts.join("\n"), grant.replace("distlock", name)))
 }
 

@@ -28,7 +28,6 @@ use crate::ear::Ear;
 use crate::look;
 use crate::moves::{self, BATCH};
 use crate::options::PostgresOptions;
-use crate::promises::capability;
 use crate::statements::Statements;
 
 /// A promotion lasts a second unless it is confirmed.
@@ -44,7 +43,7 @@ pub struct Postgres {
     say: Arc<Statements>,
     front: Lane<Door>,
     back: Arc<Lane<Door>>,
-    ear: Arc<Ear>,
+    ear: Ear,
     /// Locks that are looked after already.
     watched: Arc<Mutex<HashSet<FullName>>>,
 }
@@ -53,21 +52,20 @@ impl Postgres {
     pub(crate) async fn at(
         door: Arc<Door>,
         site: String,
+        capability: Capability,
         options: &PostgresOptions,
         say: Statements,
         front: Lane<Door>,
+        ear: Ear,
     ) -> Result<Self, Error> {
         let clock = Clock::system();
-        let back = Arc::new(Lane::new(door.clone(), clock.clone(), options.timeout, 1));
-        let (capability, say, watched) = (capability(options), Arc::new(say), Arc::default());
+        let back = Arc::new(Lane::new(door, clock.clone(), options.timeout, 1));
+        let (say, watched) = (Arc::new(say), Arc::default());
         let known = say.clone();
         // A cancel is sent when things go wrong already: it should not begin with a connection and a
         // question how it is spelled.
         let warm = call!(back, [known], conn, moves::prepare(conn, &known));
-        let ear = Ear::open(door, clock.clone(), options.timeout);
-        let (warm, ear) = tokio::join!(warm, ear);
-        let told = |e: Error| e.during("connect").store(&site);
-        let ear = warm.and(ear).map_err(told)?;
+        warm.await.map_err(|e| e.during("connect").store(&site))?;
         Ok(Self { capability, site, clock, say, front, back, ear, watched })
     }
 
@@ -218,12 +216,5 @@ impl LeaseStore for Postgres {
         self.ear.close();
         self.front.close().await;
         self.back.close().await;
-    }
-}
-
-impl Drop for Postgres {
-    /// Takes effect after what is under way: connections end, and nothing is connected again.
-    fn drop(&mut self) {
-        self.ear.close();
     }
 }

@@ -11,6 +11,8 @@ pub(crate) fn trouble(e: sqlx::Error) -> Trouble {
         Some(error) if ends_session(&e) || matches!(e, sqlx::Error::Protocol(_)) => {
             Trouble::broken(error.because(e))
         }
+        // The server may have become a standby: another connection may lead to the primary.
+        Some(error) if is(&e, "25006") => Trouble { error: error.because(e), broken: true },
         Some(error) => Trouble::answered(error.because(e)),
         None => Trouble::broken(broken().because(e)),
     }
@@ -62,6 +64,17 @@ fn broken() -> Error {
     )
 }
 
+/// A server that only follows another. Who takes over may be known by this address before long.
+pub(crate) fn standby() -> Error {
+    Error::new(Kind::Refused, "the database takes no writes: it is a standby")
+        .transient()
+        .with_hint("name the primary, or an address that always leads to it")
+}
+
+fn is(e: &sqlx::Error, code: &str) -> bool {
+    e.as_database_error().and_then(|e| e.code()).is_some_and(|c| c == code)
+}
+
 /// Whether the server ended the session with this answer.
 pub(crate) fn ends_session(e: &sqlx::Error) -> bool {
     let code = e.as_database_error().and_then(|e| e.code());
@@ -105,8 +118,9 @@ fn answered(e: &sqlx::Error) -> Option<Error> {
             "let somebody who may create schemas run what `distlock schema postgres` prints, its \
              grants included",
         ),
-        "25006" => Error::new(Kind::Refused, "the database takes no writes")
-            .with_hint("it may be a standby: name the primary"),
+        "25006" => Error::new(Kind::Refused, "the database takes no writes").transient().with_hint(
+            "it may be a standby now: name the primary; or default_transaction_read_only is on",
+        ),
         "53300" => Error::new(Kind::Unreachable, "the database has as many connections as it takes")
             .with_hint("raise max_connections, or end idle ones; each process of distlock takes three"),
         "57P01" | "57P02" | "57P05" | "25P03" => Error::new(Kind::Unreachable, "the server ended the connection")

@@ -11,8 +11,6 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use crate::call::call;
 use crate::door::Door;
 use crate::look::behind;
-use crate::options::PostgresOptions;
-use crate::promises::capability;
 use crate::statements::Schema;
 
 /// How many connections the process has: one may be kept waiting by a listing.
@@ -37,7 +35,8 @@ const SWEEP: &str = "WITH window_of AS MATERIALIZED (SELECT space, name, idle_fr
     gone AS (DELETE FROM distlock.state s USING window_of w WHERE s.space = w.space \
     AND s.name = w.name AND s.idle_from < @NOW - 86400000000) \
     SELECT space, name FROM window_of ORDER BY space DESC, name DESC LIMIT 1";
-const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+const NOW: &str = "(extract(epoch FROM pg_catalog.clock_timestamp()) \
+    OPERATOR(pg_catalog.*) 1000000)::bigint";
 
 struct Statements {
     read: Arc<str>,
@@ -62,7 +61,7 @@ impl States {
     pub(crate) fn new(
         lane: Lane<Door>,
         site: String,
-        options: &PostgresOptions,
+        capability: Capability,
         schema: &Schema,
     ) -> Self {
         let say = |text: &str| schema.fill(text).replace("@NOW", NOW).into();
@@ -73,7 +72,7 @@ impl States {
             page: say(PAGE),
             sweep: say(SWEEP),
         };
-        let (capability, clock) = (capability(options), Clock::system());
+        let clock = Clock::system();
         Self { capability, site, clock, lane, say: Arc::new(say), swept: Mutex::default() }
     }
 }
@@ -122,9 +121,21 @@ async fn write(
         if let Some(was) = row.was {
             query = query.bind(was.cast_signed());
         }
-        won.push(query.execute(&mut *conn).await?.rows_affected() == 1);
+        won.push(match query.execute(&mut *conn).await {
+            Ok(done) => done.rows_affected() == 1,
+            // Somebody else had the row, and was waited for in vain or had changed it since.
+            Err(e) if lost_race(&e) => false,
+            Err(e) => return Err(e),
+        });
     }
     Ok(won)
+}
+
+/// Whether the server undid a write because of others. How it goes about that depends on settings
+/// that are not ours: isolation, and for how long a row is waited for.
+fn lost_race(e: &sqlx::Error) -> bool {
+    let code = e.as_database_error().and_then(|e| e.code());
+    matches!(code.as_deref(), Some("40001" | "40P01" | "55P03"))
 }
 
 async fn page(

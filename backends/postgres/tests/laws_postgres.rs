@@ -13,7 +13,7 @@ fn server(site: &Site) -> &Server {
 
 suite!(
     Suite::by_url(
-        capability(&PostgresOptions::new()),
+        capability(&PostgresOptions::new(), true),
         |_| Box::pin(async {
             let (server, schema) = Postgres::shared().await?;
             let url = format!("postgres://postgres@{}/postgres?schema={schema}", server.addr());

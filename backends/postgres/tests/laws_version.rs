@@ -13,7 +13,7 @@ fn server(site: &Site) -> &Server {
 
 suite!(
     Suite::by_url(
-        capability(&PostgresOptions::new().algorithm(Algorithm::Version)),
+        capability(&PostgresOptions::new().algorithm(Algorithm::Version), true),
         |_| Box::pin(async {
             let (server, schema) = Postgres::shared().await?;
             let url = format!(

@@ -18,6 +18,11 @@ async fn a_full_memory_drops_what_is_over_first() {
 }
 
 #[tokio::test]
+async fn a_second_revoke_is_told_too() {
+    differential::a_second_revoke_is_told_too(Scene::new().await).await;
+}
+
+#[tokio::test]
 async fn tokens_rise_though_the_clock_falls() {
     differential::tokens_rise_though_the_clock_falls(Scene::new().await).await;
 }

@@ -1,11 +1,14 @@
 //! Other locks on the same servers, in the same run.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use distlock::{Error, Kind};
 use rslock::LockManager;
+use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
+use crate::raw::etcd::Etcd;
 use crate::raw::sql::Sql;
 
 /// Somebody else's lock.
@@ -17,6 +20,10 @@ pub(crate) enum Peer {
     Own(Sql),
     /// `PgAdvisoryLock` of `sqlx`: the same, taken and given back by another crate.
     Sqlx(Sql),
+    /// The lock service of etcd, `v3lock`: a waiter is a call that is not answered yet.
+    Service(Etcd),
+    /// The lock of `zookeeper-client`: a line of its own, and no proof of one's place in it.
+    ZooKeeper(Arc<Client>),
 }
 
 impl Peer {
@@ -37,6 +44,17 @@ impl Peer {
         Self::Rslock(manager)
     }
 
+    /// The lock of `zookeeper-client`.
+    pub(crate) async fn zookeeper(server: SocketAddr) -> Result<Self, Error> {
+        let client = Client::connect(&server.to_string()).await.map_err(theirs)?;
+        Ok(Self::ZooKeeper(Arc::new(client)))
+    }
+
+    /// Whether who waits for it stands in a line, so that a crowd can be compared.
+    pub(crate) fn keeps_a_line(&self) -> bool {
+        matches!(self, Self::ZooKeeper(_) | Self::Service(_))
+    }
+
     /// As the table calls it.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -44,21 +62,41 @@ impl Peer {
             Self::Own(Sql::MySql(_)) => "GET_LOCK",
             Self::Own(Sql::Postgres(_)) => "pg_advisory_lock",
             Self::Sqlx(_) => "PgAdvisoryLock",
+            Self::Service(_) => "v3lock",
+            Self::ZooKeeper(_) => "zookeeper-client",
         }
     }
 
-    /// Takes a free lock and gives it back.
-    pub(crate) async fn cycle(&self, name: &str) -> Result<(), Error> {
+    /// Takes a lock and gives it back, as one of many tasks.
+    pub(crate) async fn cycle(&self, name: &str, task: usize) -> Result<(), Error> {
         let manager = match self {
             Self::Rslock(manager) => manager,
             Self::Own(sql) => return sql.own_lock(name).await,
             Self::Sqlx(sql) => return sql.sqlx_lock(name).await,
+            Self::Service(etcd) => return etcd.service(name, task).await,
+            Self::ZooKeeper(client) => return zookeeper_lock(client, name).await.map_err(theirs),
         };
         let lock = manager.lock(name.as_bytes(), Duration::from_secs(10)).await;
         let lock = lock.map_err(|e| Error::new(Kind::Store, format!("rslock: {e:?}")))?;
         manager.unlock(&lock).await;
         Ok(())
     }
+}
+
+/// Gives it back by one delete, as its drop does in the background, and waits for that.
+async fn zookeeper_lock(client: &Client, name: &str) -> Result<(), zookeeper_client::Error> {
+    let (acls, dir) = (Acls::anyone_all(), format!("/peer/{}", name.replace(' ', "-")));
+    let parents = CreateMode::Container.with_acls(acls);
+    let options = LockOptions::new(acls).with_ancestor_options(parents)?;
+    let prefix = LockPrefix::new_curator(&dir, "lock-")?;
+    let held = client.lock(prefix, &[b'x'; 200], options).await?;
+    let path = held.lock_path().to_owned();
+    std::mem::forget(held);
+    client.delete(&path, None).await
+}
+
+fn theirs(e: zookeeper_client::Error) -> Error {
+    Error::new(Kind::Store, "zookeeper-client's lock failed").because(e)
 }
 
 fn urls(servers: &[SocketAddr]) -> Vec<String> {

@@ -12,7 +12,7 @@ use crate::raw::sql::Sql;
 use crate::raw::{self, Raw};
 
 /// What can be measured.
-pub(crate) const STORES: [&str; 19] = [
+pub(crate) const STORES: [&str; 21] = [
     "memory",
     "sqlite",
     "sqlite-normal",
@@ -32,6 +32,8 @@ pub(crate) const STORES: [&str; 19] = [
     "postgres-advisory",
     "postgres-row-lock",
     "postgres-version",
+    "etcd",
+    "zookeeper",
 ];
 
 /// A store and the raw calls beside it. What keeps it alive ends with it.
@@ -137,6 +139,20 @@ impl Place {
                 let peers = vec![Peer::Own(again.clone()), Peer::Sqlx(again)];
                 let url = with_algorithm(url, store, "postgres-");
                 Self { peers, _keep: Box::new(server), ..of(url, Raw::sql(raw)) }
+            }
+            "etcd" => {
+                let server = Server::start(servers::etcd()?).await?;
+                let raw = raw::etcd::Etcd::open(server.addr(), names).await?;
+                let url = format!("etcd://{}", server.addr());
+                let peers = vec![Peer::Service(raw.clone())];
+                Self { peers, _keep: Box::new(server), ..of(url, Raw::etcd(raw)) }
+            }
+            "zookeeper" => {
+                let server = Server::start(servers::durable_zookeeper()).await?;
+                let raw = raw::zookeeper::ZooKeeper::open(server.addr(), names).await?;
+                let peers = vec![Peer::zookeeper(server.addr()).await?];
+                let url = format!("zookeeper://{}", server.addr());
+                Self { peers, _keep: Box::new(server), ..of(url, Raw::zookeeper(raw)) }
             }
             "memory" => of("memory:".to_owned(), Raw::memory(names)),
             other => {

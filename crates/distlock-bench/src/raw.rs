@@ -2,9 +2,11 @@
 //!
 //! They run where ours run: asked for by an async task, done on a thread that owns the connection.
 
+pub(crate) mod etcd;
 mod memcached;
 pub(crate) mod redis;
 pub(crate) mod sql;
+pub(crate) mod zookeeper;
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -27,6 +29,8 @@ enum Door {
     Thread(mpsc::Sender<(usize, oneshot::Sender<()>)>),
     Redis(redis::Redis),
     Sql(sql::Sql),
+    Etcd(etcd::Etcd),
+    ZooKeeper(zookeeper::ZooKeeper),
 }
 
 fn fail(e: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -64,12 +68,31 @@ impl Raw {
         Self(Door::Sql(sql))
     }
 
+    /// A put on a lease and a delete.
+    pub(crate) fn etcd(etcd: etcd::Etcd) -> Self {
+        Self(Door::Etcd(etcd))
+    }
+
+    /// Creates and deletes of a node.
+    pub(crate) fn zookeeper(zookeeper: zookeeper::ZooKeeper) -> Self {
+        Self(Door::ZooKeeper(zookeeper))
+    }
+
     /// Takes and gives back: two calls.
     pub(crate) async fn cycle(&self, name: usize) {
+        // The second call needs the first one's answer.
+        if let Door::ZooKeeper(zookeeper) = &self.0 {
+            return zookeeper.cycle(name).await;
+        }
         for take in [true, false] {
             match &self.0 {
                 Door::Redis(redis) => redis.call(name, take).await,
                 Door::Sql(sql) => sql.update(name).await,
+                Door::Etcd(etcd) => {
+                    let done = etcd.write(name, take).await;
+                    debug_assert!(done.is_ok());
+                }
+                Door::ZooKeeper(_) => {}
                 Door::Memory(rows) => {
                     if let Ok(mut rows) = rows.lock() {
                         rows[name] += 1;

@@ -44,9 +44,12 @@ pub(crate) async fn all(store: &str, quick: bool) -> Result<Vec<Row>, Error> {
     }
     rows.push(together(store, "64 names in parallel", &locks, raw, 64, 64, size.each).await?);
     for peer in peers {
-        rows.push(beside(store, &locks, peer, size.each).await?);
+        rows.push(beside(store, "64 names in parallel", &locks, peer, (64, 64), size.each).await?);
     }
     rows.push(together(store, "16 tasks on one name", &locks, raw, 16, 1, size.each).await?);
+    for peer in peers.iter().filter(|peer| peer.keeps_a_line()) {
+        rows.push(beside(store, "16 tasks on one name", &locks, peer, (16, 1), size.each).await?);
+    }
     rows.extend(line(store, &locks, size.crowd, call).await?);
     locks.close().await;
     if store != "memory" {
@@ -77,29 +80,25 @@ async fn solo(
     rounds: usize,
 ) -> Result<(Vec<Row>, f64), Error> {
     let clock = Clock::system();
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let mut beside = vec![Vec::new(); peers.len()];
+    let mut times = vec![Vec::new(); peers.len() + 2];
     for round in 0..rounds + rounds / 10 {
-        // The first tenth warms up.
-        let warm = round >= rounds / 10;
-        let start = clock.now();
-        cycle(locks, "solo").await?;
-        let middle = clock.now();
-        raw.cycle(0).await;
-        let mut last = clock.now();
-        if warm {
-            ours.push(middle.since(start));
-            theirs.push(last.since(middle));
-        }
-        for (peer, times) in peers.iter().zip(&mut beside) {
-            peer.cycle("solo peer").await?;
-            let now = clock.now();
-            if warm {
-                times.push(now.since(last));
+        for turn in 0..times.len() {
+            // Each begins as often as the others: what one leaves behind meets all alike.
+            let who = (turn + round) % times.len();
+            let start = clock.now();
+            match who {
+                0 => cycle(locks, "solo").await?,
+                1 => raw.cycle(0).await,
+                peer => peers[peer - 2].cycle("solo peer", 0).await?,
             }
-            last = now;
+            // The first tenth warms up.
+            if round >= rounds / 10 {
+                times[who].push(clock.now().since(start));
+            }
         }
     }
+    let mut beside = times.split_off(2);
+    let (mut ours, mut theirs) = (times.swap_remove(0), times.swap_remove(0));
     let (scene, mut rows) = ("solo cycle", Vec::new());
     for (q, figure) in [(0.5, "p50 µs"), (0.99, "p99 µs")] {
         let (lock, raw) = (quantile(&mut ours, q), quantile(&mut theirs, q));
@@ -176,21 +175,28 @@ async fn together(
     Ok(Row::new(store, scene, "cycles/s", ours, Some(theirs)))
 }
 
-/// Ours, then a peer's.
-async fn beside(store: &str, locks: &Locks, peer: &Peer, each: usize) -> Result<Row, Error> {
-    let ours = many(locks, 64, 64, each).await?;
-    let theirs = side_by_side(64, |task| {
+/// Ours, then a peer's: so many tasks on so many names.
+async fn beside(
+    store: &str,
+    scene: &'static str,
+    locks: &Locks,
+    peer: &Peer,
+    (tasks, names): (usize, usize),
+    each: usize,
+) -> Result<Row, Error> {
+    let ours = many(locks, tasks, names, each).await?;
+    let theirs = side_by_side(tasks, |task| {
         let peer = peer.clone();
         async move {
             for _ in 0..each {
-                peer.cycle(&format!("peer {task}")).await?;
+                peer.cycle(&format!("peer {}", task % names), task).await?;
             }
             Ok(())
         }
     });
-    let (ours, theirs) = (rate(64 * each, ours), rate(64 * each, theirs.await?));
+    let (ours, theirs) = (rate(tasks * each, ours), rate(tasks * each, theirs.await?));
     let figure = format!("cycles/s, raw = {}", peer.name());
-    Ok(Row::new(store, "64 names in parallel", figure, ours, Some(theirs)))
+    Ok(Row::new(store, scene, figure, ours, Some(theirs)))
 }
 
 /// Sixteen tasks in one line for a while: how long from a release to the next grant, in raw calls,

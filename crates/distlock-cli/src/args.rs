@@ -45,7 +45,8 @@ pub(crate) struct Args {
 pub(crate) struct Everywhere {
     /// The store: sqlite:PATH, file:DIR, redis://HOST, rediss://HOST, redis+unix:SOCKET,
     /// redis+sentinel://S1,S2,S3/NAME, redis+cluster://HOSTS, redlock://H1,H2,H3, memcached://HOST,
-    /// mysql://HOST/DATABASE, postgres://HOST/DATABASE
+    /// mysql://HOST/DATABASE, postgres://HOST/DATABASE, etcd://H1,H2,H3,
+    /// zookeeper://H1,H2,H3/PATH
     /// [default: $DISTLOCK_URL, $DISTLOCK_URL_FILE, or SQLite in the user's state directory]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     pub(crate) url: Option<String>,

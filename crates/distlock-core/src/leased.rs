@@ -274,18 +274,21 @@ impl<S: LeaseStore> Inner<S> {
     }
 
     async fn beat_once(&self, bound: Duration) {
-        let all = self.waiting.all();
+        let all = self.waiting.in_line();
+        if all.is_empty() {
+            return;
+        }
         let sent = self.clock().now();
         let waiting: Vec<_> = all.iter().map(|e| (e.key.clone(), e.wait_lease)).collect();
         let call = self.clock().timeout(bound.max(POLL.1), self.store.heartbeat(&waiting)).await;
         match call {
             Some(Ok(pulses)) => all.iter().zip(pulses).for_each(|(entry, p)| feel(entry, sent, p)),
             // No answer: each asks for itself and learns what is wrong.
-            Some(Err(e)) => {
-                tracing::debug!(store = self.store.site(), error = %e, "heartbeat failed");
-                self.waiting.ring_all();
+            failed => {
+                let error = failed.map(Result::unwrap_err);
+                tracing::debug!(store = self.store.site(), ?error, "heartbeat failed");
+                all.iter().for_each(|entry| entry.bell.notify_one());
             }
-            None => self.waiting.ring_all(),
         }
     }
 }

@@ -297,9 +297,9 @@ impl Spec {
         let client = &self.client;
         tracing::debug!(lock = %ask.lock, token = %grant.tokens.first(), "granted");
         let ttl = match client.backend.capability().family {
-            // A session's lease is told whole, and may be shorter than was asked for. The others
-            // tell what is left of what was asked for.
-            Family::Line => ask.ttl.min(grant.ttl),
+            // A session's lease is told whole, and may be shorter or longer than was asked for. The
+            // others tell what is left of what was asked for.
+            Family::Line => grant.ttl,
             _ => ask.ttl,
         };
         let guard = Guard::of_grant(client, ask.key(), grant, ttl, self.max_hold, self.renew);

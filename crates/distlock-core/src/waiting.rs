@@ -81,8 +81,11 @@ impl Waiting {
         self.entries().values().for_each(|e| e.bell.notify_one());
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
-        self.entries().values().cloned().collect()
+    /// Those the store has heard of. Whose first question is under way needs no heartbeat: a store
+    /// that does not know it yet would say so, and it would ask a second time for nothing.
+    pub(crate) fn in_line(&self) -> Vec<Arc<Entry>> {
+        let heard = |e: &&Arc<Entry>| e.heard.load(Ordering::Acquire) > 0;
+        self.entries().values().filter(heard).cloned().collect()
     }
 
     /// Whether the caller is to start the heartbeat: true for one at a time. One that beats too
@@ -123,5 +126,22 @@ fn nanos(d: Duration) -> u64 {
 impl Drop for Joined {
     fn drop(&mut self) {
         self.waiting.entries().remove(&self.entry.key.req);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FullName;
+
+    #[test]
+    fn who_has_only_just_asked_is_not_in_line_yet() {
+        let waiting = Arc::new(Waiting::default());
+        let lock = FullName { space: Default::default(), name: "a".parse().unwrap() };
+        let key = Key { lock, req: ReqId::random() };
+        let joined = waiting.join(key, Duration::from_secs(1), false);
+        assert!(waiting.in_line().is_empty());
+        joined.entry.heard_of(BootInstant::from_nanos(1));
+        assert_eq!(waiting.in_line().len(), 1);
     }
 }

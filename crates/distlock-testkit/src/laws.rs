@@ -68,7 +68,8 @@ fn one_process() -> Vec<Law> {
         law!(span::lock_delay_follows_an_expiry_only)
             .when(|t| t.capability.lock_delay && t.expires()),
         law!(fence::tokens_rise_over_clients_and_expiry),
-        law!(fence::tokens_survive_a_restart).when(|t| t.restart),
+        // Alone: laws may share a server.
+        law!(fence::tokens_survive_a_restart).when(|t| t.restart).alone(),
         law!(fence::tokens_survive_disuse),
         law!(reentry::s27_the_owner_enters_again_with_the_same_token)
             .when(|t| t.capability.reentry != Reentry::None),

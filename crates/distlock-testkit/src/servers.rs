@@ -4,6 +4,7 @@
 //! | what | how |
 //! |---|---|
 //! | any program with a port | [`Program`], [`Server`], [`Port`] |
+//! | an etcd, or three | [`etcd()`], [`etcd_tls`], [`EtcdCluster`]; [`etcdctl`], [`etcd_metric`] |
 //! | a memcached | [`memcached()`] and others |
 //! | a MariaDB | [`Mariadb`] |
 //! | a PostgreSQL, a standby of one, or a pooler in front of it | [`Postgres`] |
@@ -12,11 +13,13 @@
 //! | a server whose wall clock moves | [`WallClock`], [`Redis::clock`], [`Postgres::clock`] |
 //! | a primary, replicas and sentinels | [`Sentinels`] |
 //! | a Redis Cluster | [`Cluster`], [`Migration`] |
+//! | a ZooKeeper, or three | [`zookeeper()`], [`Ensemble`], [`four_letters`] |
 //! | talking to one without a client | [`raw`], [`Wire`], [`Reply`] |
 //! | what is no server at all | [`Imposter`] |
 
 mod account;
 mod cluster;
+mod etcd;
 mod eventually;
 mod imposter;
 mod mariadb;
@@ -31,8 +34,10 @@ mod resp;
 mod sentinels;
 mod tls;
 mod wallclock;
+mod zookeeper;
 
 pub use cluster::{Cluster, Migration};
+pub use etcd::{EtcdCluster, etcd, etcd_metric, etcd_tls, etcdctl, etcdctl_command};
 pub use imposter::Imposter;
 pub use mariadb::Mariadb;
 pub use memcached::{full_memcached, memcached, silent_memcached, tiny_memcached};
@@ -45,3 +50,7 @@ pub use resp::{Reply, Wire, raw};
 pub use sentinels::Sentinels;
 pub use tls::Certs;
 pub use wallclock::WallClock;
+pub use zookeeper::{
+    Ensemble, ZOOKEEPER_TICK, durable_zookeeper, four_letters, lonely_zookeeper, zookeeper,
+    zookeeper_with,
+};

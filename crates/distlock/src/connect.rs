@@ -200,12 +200,24 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
             known(&url, &[])?;
             Ok(distlock_memcached::Memcached::connect(&url).await?.into_backend())
         }
+        #[cfg(feature = "etcd")]
+        scheme if distlock_etcd::SCHEMES.contains(&scheme) => {
+            Ok(distlock_etcd::Etcd::connect(url).await?.into_backend())
+        }
+        #[cfg(not(feature = "etcd"))]
+        "etcd" | "etcds" => Err(missing("etcd")),
+        #[cfg(feature = "zookeeper")]
+        scheme if distlock_zookeeper::SCHEMES.contains(&scheme) => {
+            Ok(distlock_zookeeper::ZooKeeper::connect(&url).await?.into_backend())
+        }
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => Err(missing("sqlite")),
         #[cfg(not(feature = "file"))]
         "file" => Err(missing("file")),
         #[cfg(not(feature = "memcached"))]
         "memcached" => Err(missing("memcached")),
+        #[cfg(not(feature = "zookeeper"))]
+        "zookeeper" | "zk" => Err(missing("zookeeper")),
         other => Err(Error::new(Kind::Usage, format!("no store is called {other:?}"))
             .with_hint(format!("known: {}", schemes().join(", ")))),
     }
@@ -252,6 +264,9 @@ fn schemes() -> Vec<&'static str> {
         "mysql://HOST/DATABASE",
         "postgres://HOST/DATABASE",
         "memcached://HOST:PORT",
+        "etcd://H1,H2,H3",
+        "etcds://H1,H2,H3 (TLS)",
+        "zookeeper://H1,H2,H3/PATH",
     ]
 }
 
@@ -314,10 +329,15 @@ pub fn stores() -> Vec<Capability> {
     {
         use distlock_postgres::{Algorithm, PostgresOptions, capability};
         let kinds = Algorithm::ALL.map(|a| PostgresOptions::new().algorithm(a));
-        all.extend(kinds.iter().map(capability));
+        all.extend(kinds.iter().map(|options| capability(options, true)));
     }
     #[cfg(feature = "memcached")]
     all.push(distlock_memcached::capability().clone());
+    // As current servers have it; older ones are promised less of when they are connected to.
+    #[cfg(feature = "etcd")]
+    all.push(distlock_etcd::capability(Some(distlock_etcd::Version::new(3, 6, 9))));
+    #[cfg(feature = "zookeeper")]
+    all.push(distlock_zookeeper::capability().clone());
     all
 }
 

@@ -1,4 +1,5 @@
-//! The example `stock`, small, on both databases: only the unfenced lock sells what is not there.
+//! The example `stock`, small, on both databases, each with its own locks: only the unfenced lock
+//! sells what is not there.
 //! A program of its own, because the buyer that is stopped is this program again.
 #![allow(dead_code)] // the example's own table
 
@@ -11,7 +12,7 @@ mod sleeper;
 #[path = "../examples/stock/way.rs"]
 mod way;
 
-use distlock_testkit::servers::{Mariadb, Postgres, Redis, Server};
+use distlock_testkit::servers::{Mariadb, Postgres, Server};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use rush::{Plan, rush};
@@ -26,12 +27,10 @@ fn runs() -> u32 {
 }
 
 async fn every_way(database: &str, server: Server) -> Result<(), Trouble> {
-    let redis = Redis::new().start().await?;
-    let locks = format!("redis://{}?quarantine=off", redis.addr());
     for run in 1..=runs() {
         for &way in Way::ALL {
             let (items, buyers) = (ITEMS, ITEMS * 3);
-            let plan = Plan { database, locks: &locks, way, items, buyers, width: 4 };
+            let plan = Plan { database, locks: database, way, items, buyers, width: 4 };
             let row = rush(&plan).await?;
             println!("{run}: {row}");
             let items = i64::from(items);
@@ -45,7 +44,7 @@ async fn every_way(database: &str, server: Server) -> Result<(), Trouble> {
             assert_eq!(row.refused, i64::from(buyers) * 2 + 1 - row.sold, "{row}");
         }
     }
-    drop((server, redis));
+    drop(server);
     Ok(())
 }
 

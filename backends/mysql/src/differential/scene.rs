@@ -37,6 +37,15 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) async fn new() -> Self {
+        Self::reading(crate::line::SHORT).await
+    }
+
+    /// One where any line is a long one.
+    pub(super) async fn with_long_lines() -> Self {
+        Self::reading(0).await
+    }
+
+    async fn reading(short: usize) -> Self {
         let server = Mariadb::new().start().await.expect("`cargo xtask setup`");
         let target = Target::of(StoreUrl::parse(&Mariadb::url(&server)).unwrap()).unwrap();
         target.greet().await.unwrap();
@@ -44,7 +53,7 @@ impl Scene {
         let conn = door.open().await.unwrap();
         let fast = Fast::new(&target.tables);
         let (session, collisions) = (VIAS[0].to_owned(), Default::default());
-        let ledger = Ledger { tables: target.tables, session, collisions };
+        let ledger = Ledger { tables: target.tables, session, collisions, short };
         Self { _server: server, door, conn, ledger, fast, told: Vec::new() }
     }
 

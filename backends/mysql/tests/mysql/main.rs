@@ -11,6 +11,7 @@ mod life;
 mod load;
 mod replies;
 mod rows;
+mod settings;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -24,9 +25,15 @@ fn main() {
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
     let mut trials = Vec::new();
-    for part in
-        [crash::TRIALS, errors::TRIALS, life::TRIALS, load::TRIALS, replies::TRIALS, rows::TRIALS]
-    {
+    for part in [
+        crash::TRIALS,
+        errors::TRIALS,
+        life::TRIALS,
+        load::TRIALS,
+        replies::TRIALS,
+        rows::TRIALS,
+        settings::TRIALS,
+    ] {
         trials.extend(part.iter().map(|(name, test)| {
             Trial::test(*name, move || {
                 test();

@@ -3,7 +3,7 @@
 use distlock_core::Kind;
 use distlock_mysql::with_row_lock;
 use distlock_testkit::servers::{Mariadb, Server};
-use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
+use sqlx::{Connection, Executor, MySqlConnection};
 
 use crate::kit::{
     LONG, Named, ask, client, give_back, ms, run, soon, start, take, task, timed, until, url,
@@ -17,35 +17,34 @@ pub(crate) const TRIALS: &[Named] = &[
 
 const QUERY: &str = "algorithm=row-lock";
 
-/// A transaction of somebody's own.
-async fn begin(server: &Server) -> MySqlConnection {
+/// A connection of somebody's own.
+async fn own(server: &Server) -> MySqlConnection {
     let mut conn = MySqlConnection::connect(&url(server.addr(), "")).await.unwrap();
-    say(&mut conn, "SET SESSION innodb_lock_wait_timeout=1; START TRANSACTION").await;
+    conn.execute("SET SESSION innodb_lock_wait_timeout=1").await.unwrap();
     conn
-}
-
-async fn say(conn: &mut MySqlConnection, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(conn).await.unwrap();
 }
 
 fn in_transaction() {
     run(async {
         let server = start(Mariadb::new()).await;
         let locks = client(&server, QUERY).await;
-        let mut tx = begin(&server).await;
+        let mut conn = own(&server).await;
+        let mut tx = conn.begin().await.unwrap();
         with_row_lock(&mut tx, "distlock_", "a").await.unwrap();
         with_row_lock(&mut tx, "distlock_", "a").await.unwrap();
         assert!(locks.lock("a").try_acquire().await.unwrap().is_err());
-        say(&mut tx, "ROLLBACK").await;
+        tx.rollback().await.unwrap();
         let held = take(&locks, "a", LONG).await;
-        say(&mut tx, "START TRANSACTION").await;
+        let mut tx = conn.begin().await.unwrap();
         let e = soon("an answer", with_row_lock(&mut tx, "distlock_", "a")).await.unwrap_err();
         assert!(e.is_transient() && e.hint().is_some(), "{e:?}");
-        say(&mut tx, "ROLLBACK; START TRANSACTION").await;
+        tx.rollback().await.unwrap();
         give_back(held).await;
+        let mut tx = conn.begin().await.unwrap();
         with_row_lock(&mut tx, "distlock_", "a").await.unwrap();
-        say(&mut tx, "COMMIT").await;
+        tx.commit().await.unwrap();
         give_back(take(&locks, "a", LONG).await).await;
+        let mut tx = conn.begin().await.unwrap();
         let e = with_row_lock(&mut tx, "x`", "a").await.unwrap_err();
         assert_eq!(e.kind(), Kind::Usage);
     });
@@ -58,7 +57,8 @@ fn first_use() {
         let locks = client(&server, QUERY).await;
         for n in 0..5 {
             let name = format!("new {n}");
-            let mut tx = begin(&server).await;
+            let mut conn = own(&server).await;
+            let mut tx = conn.begin().await.unwrap();
             with_row_lock(&mut tx, "distlock_", &name).await.unwrap();
             let mut waiting = Vec::new();
             for _ in 0..4 {
@@ -71,7 +71,7 @@ fn first_use() {
                 ask(&server, list).trim() == "4"
             })
             .await;
-            say(&mut tx, "ROLLBACK").await;
+            tx.rollback().await.unwrap();
             for one in waiting {
                 soon("its turn", one).await.unwrap();
             }

@@ -1,7 +1,11 @@
 //! What is wrong is said, with what to do next, and nothing hangs.
 
+use std::collections::BTreeSet;
+
 use distlock_core::{Error, Kind};
 use distlock_testkit::servers::{Certs, Imposter, Port, Postgres, Server};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, Executor, PgConnection, Row};
 
 use crate::kit::{
     LONG, Named, client, client_at, connect, give_back, line_of, ms, run, soon, sql, take_for,
@@ -150,15 +154,44 @@ fn socket() {
     });
 }
 
+/// What somebody else finds set on the connections of a pool, all of them.
+async fn settings(pooler: &Server) -> Vec<String> {
+    let (host, port) = (pooler.addr().ip().to_string(), pooler.addr().port());
+    let to = PgConnectOptions::new_without_pgpass().host(&host).port(port).username("postgres");
+    let (mut open, mut seen) = (Vec::new(), BTreeSet::new());
+    for _ in 0..8 {
+        let to = to.clone().database("postgres").extra_float_digits(None);
+        let mut conn = PgConnection::connect_with(&to).await.unwrap();
+        // In a transaction, so that each has a connection of its own.
+        conn.execute("BEGIN").await.unwrap();
+        let text = "SELECT concat_ws(' ', current_setting('search_path'), \
+            current_setting('statement_timeout'), current_setting('default_transaction_isolation'), \
+            current_setting('idle_in_transaction_session_timeout'))";
+        let row = sqlx::raw_sql(text).fetch_one(&mut conn).await.unwrap();
+        seen.insert(row.get::<String, _>(0));
+        open.push(conn);
+    }
+    seen.into_iter().collect()
+}
+
 fn s34() {
     run(async {
         let server = Postgres::new().start().await.unwrap();
         // Tables that are there already change nothing.
         for _ in 0..2 {
             let pooler = Server::start(Postgres::pooler(&server, "transaction")).await.unwrap();
-            for _ in 0..3 {
-                is(&refused(&url(pooler.addr(), "timeout=3s")).await, Kind::Refused, "pooler");
+            let before = settings(&pooler).await;
+            for query in ["", "algorithm=advisory", "algorithm=row-lock"] {
+                let at = url(pooler.addr(), &format!("timeout=3s&{query}"));
+                is(&refused(&at).await, Kind::Refused, "pooler");
+                // What others get from that pool is as it was.
+                assert_eq!(settings(&pooler).await, before, "{query}");
             }
+            let version = url(pooler.addr(), "timeout=3s&algorithm=version");
+            if let Err(e) = soon("an answer", connect(&version)).await {
+                is(&e, Kind::Refused, "pooler");
+            }
+            assert_eq!(settings(&pooler).await, before);
             client(&server, "").await.close().await;
         }
         let pooler = Server::start(Postgres::pooler(&server, "session")).await.unwrap();

@@ -10,6 +10,7 @@ mod in_transaction;
 mod kit;
 mod replies;
 mod sessions;
+mod settings;
 mod tables;
 mod wake;
 mod walltime;
@@ -32,6 +33,7 @@ fn main() {
         in_transaction::TRIALS,
         replies::TRIALS,
         sessions::TRIALS,
+        settings::TRIALS,
         tables::TRIALS,
         wake::TRIALS,
         walltime::TRIALS,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use distlock_core::{Clock, Force, Forced, Kind, Released, Why};
+use distlock_core::{Clock, Force, Forced, Kind, Outcome, Released, Why};
 use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{Postgres, Server};
 
@@ -18,6 +18,9 @@ pub(crate) const TRIALS: &[Named] = &[
     ("s33_a_session_of_a_dropped_acquire_never_rests_with_a_lock", s33),
     ("s20_a_dropped_wait_leaves_the_servers_line_at_once", s20),
     ("s33_a_wait_that_times_out_at_the_grant_leaves_nothing", s33_timed),
+    ("s22_an_acquire_without_answers_leaves_no_session_with_a_lock", s22),
+    ("s11_a_release_without_an_answer_frees_all_the_same", s11),
+    ("s17_a_wait_that_nobody_answers_is_given_up", s17),
     ("s34_sessions_behind_a_pooler_in_transaction_mode_are_refused", s34),
     ("s34_an_unlock_that_answers_false_is_a_loss", s34_unlock),
     ("a_grant_that_cannot_be_proved_is_an_error", unproved),
@@ -127,6 +130,90 @@ fn s33_timed() {
             let resting =
                 "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'distlock'";
             assert!(sql(&server, resting).await.parse::<u32>().unwrap() >= 4);
+        }
+    });
+}
+
+/// What was asked for takes effect, and nobody hears of it.
+fn s22() {
+    run(async {
+        for query in ALGORITHMS {
+            let server = Postgres::new().start().await.unwrap();
+            let proxy = Proxy::to(server.addr()).await.unwrap();
+            let query = format!("{query}&timeout=1s");
+            let (locks, look) =
+                (client_at(proxy.addr(), &query).await, client(&server, &query).await);
+            // At the first statement of a session that rested, and of a new one.
+            for rested in [true, false] {
+                if rested {
+                    give_back(take_for(&locks, "a", LONG).await).await;
+                }
+                proxy.drop_replies();
+                let lock = locks.lock("a").ttl(LONG);
+                let e = soon("an error", lock.try_acquire()).await.expect_err("no answer");
+                assert!(e.is_transient(), "{e:?}");
+                assert!(!rested || e.outcome() == Outcome::Unknown, "{e:?}");
+                nothing_is_left(&server).await;
+                give_back(take_for(&look, "a", LONG).await).await;
+                proxy.heal();
+                until("an answer", async || locks.show("a").await.is_ok()).await;
+            }
+            give_back(soon("a grant", locks.lock("a").ttl(LONG).acquire()).await.unwrap()).await;
+        }
+    });
+}
+
+fn s11() {
+    run(async {
+        for query in ALGORITHMS {
+            let server = Postgres::new().start().await.unwrap();
+            let proxy = Proxy::to(server.addr()).await.unwrap();
+            let query = format!("{query}&timeout=1s");
+            let (locks, look) =
+                (client_at(proxy.addr(), &query).await, client(&server, &query).await);
+            let mut held = take_for(&locks, "a", LONG).await;
+            proxy.drop_replies();
+            // Unknown, or the connection it hung on was given up: never that it was lost.
+            let answer = soon("an answer", held.give_back()).await;
+            assert!(!matches!(answer, Ok(Released::WasLost)), "{answer:?}");
+            assert!(held.check().is_err());
+            nothing_is_left(&server).await;
+            give_back(take_for(&look, "a", LONG).await).await;
+            proxy.heal();
+            until("an answer", async || locks.show("a").await.is_ok()).await;
+            give_back(take_for(&locks, "a", LONG).await).await;
+        }
+    });
+}
+
+/// The way to the server is gone and nothing says so: a waiter with all the patience in the world
+/// is told, and when it is whole again nobody waits in its name.
+fn s17() {
+    run(async {
+        for query in ALGORITHMS {
+            let server = Postgres::new().start().await.unwrap();
+            let proxy = Proxy::to(server.addr()).await.unwrap();
+            let query = format!("{query}&timeout=1s");
+            let (locks, look) =
+                (client_at(proxy.addr(), &query).await, client(&server, &query).await);
+            let held = take_for(&look, "a", LONG).await;
+            let lock = locks.lock("a").ttl(LONG);
+            let waiting = task(async move { lock.acquire().await });
+            line_of(&look, "a", 1).await;
+            proxy.cut_both();
+            let e = soon("an error", waiting).await.unwrap().expect_err("nobody answers");
+            assert!(e.is_transient() && e.outcome() == Outcome::Unknown, "{e:?}");
+            proxy.heal();
+            line_of(&look, "a", 0).await;
+            // Ended at the server alone: its client is told as well.
+            let lock = locks.lock("a").ttl(LONG);
+            let waiting = task(async move { lock.acquire().await });
+            line_of(&look, "a", 1).await;
+            sql(&server, "SELECT pg_terminate_backend(pid) FROM distlock.waiting").await;
+            let e = soon("an error", waiting).await.unwrap().expect_err("its session was ended");
+            assert!(e.is_transient(), "{e:?}");
+            give_back(held).await;
+            nothing_is_left(&server).await;
         }
     });
 }

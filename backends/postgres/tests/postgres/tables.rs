@@ -8,6 +8,7 @@ use crate::kit::{LONG, Named, client, connect, give_back, run, sql, take_for, ur
 pub(crate) const TRIALS: &[Named] = &[
     ("tables_of_a_newer_layout_are_refused_and_left_alone", newer),
     ("older_functions_are_replaced", older),
+    ("what_schema_prints_can_be_run_again_while_locks_are_held", printed),
     ("what_nobody_needs_any_more_is_swept", swept),
     ("any_name_is_a_lock_of_its_own", names),
     ("calls_of_a_process_take_three_connections", connections),
@@ -37,6 +38,38 @@ fn older() {
         sql(&server, &break_it).await;
         let locks = client(&server, &query).await;
         give_back(take_for(&locks, "a", LONG).await).await;
+    });
+}
+
+fn printed() {
+    run(async {
+        let server = Postgres::new().start().await.unwrap();
+        let text = distlock_postgres::schema("distlock").unwrap();
+        sql(&server, &text).await;
+        // As a program leaves it, and as an older one did.
+        for code in ["code", "0"] {
+            let locks = client(&server, "").await;
+            let held = take_for(&locks, "a", LONG).await;
+            let lock = locks.lock("a").ttl(LONG);
+            let waiting = crate::kit::task(async move { lock.acquire().await });
+            crate::kit::line_of(&locks, "a", 1).await;
+            sql(&server, &format!("UPDATE distlock.layout SET code = {code}")).await;
+            sql(&server, &text).await;
+            assert!(held.check().is_ok());
+            give_back(held).await;
+            give_back(crate::kit::soon("its turn", waiting).await.unwrap().unwrap()).await;
+            let found = sql(&server, "SELECT tables > 0 AND code > 0 FROM distlock.layout").await;
+            assert_eq!(found, "t");
+        }
+        // What a newer version made is left alone.
+        for newer in ["code = code + 1", "tables = tables + 1"] {
+            sql(&server, &format!("UPDATE distlock.layout SET {newer}")).await;
+            let before = sql(&server, "SELECT * FROM distlock.layout").await;
+            let e = Postgres::sql(&server, &text).await.expect_err("it is newer");
+            assert!(e.hint().is_some_and(|h| h.contains("another version")), "{e:?}");
+            assert_eq!(sql(&server, "SELECT * FROM distlock.layout").await, before);
+            sql(&server, "UPDATE distlock.layout SET code = 1").await;
+        }
     });
 }
 

@@ -14,7 +14,7 @@ fn s36() {
     run(async {
         let server = Postgres::new().start().await.unwrap();
         let locks = client(&server, "").await;
-        for query in ["", "algorithm=version"] {
+        for query in ["", "algorithm=version", "algorithm=advisory", "algorithm=row-lock"] {
             let locks = if query.is_empty() { locks.clone() } else { client(&server, query).await };
             let mut last = 0;
             for off in [300, -300] {

@@ -140,6 +140,17 @@ pub trait LineStore: Send + Sync + 'static {
         me: &Self::Place,
     ) -> impl Future<Output = Result<Line, Error>> + Send;
 
+    /// The line for one who was called up, and the proof of its place where the store can ask for
+    /// both at once: its turn has probably come. Both are as [`line`](Self::line) and
+    /// [`prove`](Self::prove) tell them; without a proof the driver asks for it.
+    fn line_up(
+        &self,
+        key: &Key,
+        me: &Self::Place,
+    ) -> impl Future<Output = Result<(Line, Option<Proven>), Error>> + Send {
+        async move { Ok((self.line(&key.lock, me).await?, None)) }
+    }
+
     /// Completes when one of these is gone since the line was `seen`, or when that cannot be told
     /// any more. A hint: the driver looks at the line and believes that.
     fn gone(&self, lock: &FullName, watch: &[Spot], seen: u64) -> impl Future<Output = ()> + Send;

@@ -1,5 +1,6 @@
 //! Acquiring: joining, waiting for one's turn, and giving up.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,10 +117,14 @@ impl<S: LineStore> Inner<S> {
         seen: Option<Watcher<'_>>,
     ) -> Result<Attempt, Error> {
         let (me, mut last) = (self.store.token(&place), Standing::default());
+        let mut proof = None;
         loop {
             let watch = match turn(&line, me) {
                 Turn::Mine => {
-                    let lease = Box::pin(self.prove(stand, &place, until)).await?;
+                    let lease = match proof.take() {
+                        Some(proven) => self.proven(stand, &place, proven)?,
+                        None => Box::pin(self.prove(stand, &place, until)).await?,
+                    };
                     return Ok(self.grant(ask, place, lease, &line));
                 }
                 Turn::Behind(watch) => watch,
@@ -140,39 +145,54 @@ impl<S: LineStore> Inner<S> {
             let since = std::mem::take(&mut line).seen;
             let look = jittered(look_again(ask.ttl, seen.is_some()), ask);
             let look = self.clock().now().plus(look).min(until);
-            self.doze(stand, &watch, since, look).await;
+            let called = self.doze(stand, &watch, since, look).await;
             stand.alive()?;
             if let Some(grant) = self.desk.enter(ask, self.moment())? {
                 // Its owner holds the lock, and it shares that hold: its own place is for others.
                 self.give_up_place(stand, place);
                 return Ok(Attempt::Granted(grant));
             }
-            line = Box::pin(self.look(stand, &place, until)).await?;
+            (line, proof) = Box::pin(self.look(stand, &place, until, called)).await?;
         }
     }
 
-    /// Sleeps until one of those watched is gone, or rung, or until a moment.
-    async fn doze(&self, stand: &Stand<'_, S>, watch: &[Spot], since: u64, until: BootInstant) {
+    /// Sleeps until one of those watched is gone, or rung, or until a moment; false for that.
+    async fn doze(
+        &self,
+        stand: &Stand<'_, S>,
+        watch: &[Spot],
+        since: u64,
+        until: BootInstant,
+    ) -> bool {
         let until = until.min(stand.end());
         let gone = Box::pin(self.store.gone(&stand.waiter.key.lock, watch, since));
         let timer = Box::pin(self.clock().sleep_until(until));
         tokio::select! {
             biased;
-            () = stand.waiter.bell.notified() => {}
-            () = gone => {}
-            () = timer => {}
+            () = stand.waiter.bell.notified() => true,
+            () = gone => true,
+            () = timer => false,
         }
     }
 
-    /// The line as it is now. Trouble that passes while the place is kept costs nothing.
+    /// The line as it is now, for one who was called up with its proof if the store has it. Trouble that passes while the place is kept costs nothing.
     async fn look(
         &self,
         stand: &Stand<'_, S>,
         place: &S::Place,
         until: BootInstant,
-    ) -> Result<Line, Error> {
+        called: bool,
+    ) -> Result<(Line, Option<Proven>), Error> {
+        let key = &stand.waiter.key;
         loop {
-            match self.bounded(self.store.line(&stand.waiter.key.lock, place)).await {
+            let answer = match called {
+                true => self.in_lease(stand, self.bounded(self.store.line_up(key, place))).await?,
+                false => {
+                    let line = self.bounded(self.store.line(&key.lock, place));
+                    self.in_lease(stand, line).await?.map(|line| (line, None))
+                }
+            };
+            match answer {
                 Ok(line) => return Ok(line),
                 Err(e) => self.pause(stand, until, e).await?,
             }
@@ -187,15 +207,46 @@ impl<S: LineStore> Inner<S> {
         until: BootInstant,
     ) -> Result<Lease, Error> {
         loop {
-            match self.bounded(self.store.prove(&stand.waiter.key, place)).await {
-                Ok(Proven::Mine(lease)) => {
-                    stand.joined(place.clone(), lease);
-                    stand.alive()?;
-                    return Ok(lease);
-                }
-                Ok(Proven::Lost(why)) => return Err(out_of_line(why)),
+            let prove = self.store.prove(&stand.waiter.key, place);
+            match self.in_lease(stand, self.bounded(prove)).await? {
+                Ok(proven) => return self.proven(stand, place, proven),
                 Err(e) => self.pause(stand, until, e).await?,
             }
+        }
+    }
+
+    /// Waits for an answer for as long as the place can be believed in: after that no answer could
+    /// make it good, and its client is told at once.
+    async fn in_lease<T>(
+        &self,
+        stand: &Stand<'_, S>,
+        call: impl Future<Output = T>,
+    ) -> Result<T, Error> {
+        let mut call = pin!(call);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut call => return Ok(answer),
+                // It may have been kept meanwhile, and lasts longer now.
+                () = self.clock().sleep_until(stand.end()) => stand.alive()?,
+            }
+        }
+    }
+
+    /// What a proof means. It may come late: then nothing is proven by it.
+    fn proven(
+        &self,
+        stand: &Stand<'_, S>,
+        place: &S::Place,
+        proven: Proven,
+    ) -> Result<Lease, Error> {
+        match proven {
+            Proven::Mine(lease) => {
+                stand.joined(place.clone(), lease);
+                stand.alive()?;
+                Ok(lease)
+            }
+            Proven::Lost(why) => Err(out_of_line(why)),
         }
     }
 
@@ -279,9 +330,11 @@ fn out_of_line(why: Why) -> Error {
         Why::Gone => "its place in line is gone",
         _ => "its session with the store ended while it waited",
     };
-    Error::new(Kind::Cancelled, what)
+    let e = Error::new(Kind::Cancelled, what)
         .transient()
-        .with_hint("ask again: a new acquire joins the end of the line")
+        .with_hint("ask again: a new acquire joins the end of the line");
+    // Its turn may have come while nothing could be heard of it.
+    if matches!(why, Why::Revoked | Why::Gone) { e } else { e.unknown() }
 }
 
 fn another_number(n: std::num::NonZeroU32) -> Error {

@@ -78,6 +78,30 @@ async fn s17_a_waiter_that_hears_nothing_ends_by_its_own_deadline() {
     assert!(waited > TTL * 8 / 10 && waited < TTL, "ended after {waited:?}");
 }
 
+/// A question that is never answered is given up with the lease, though it might be waited for
+/// longer: the look of one who waits, and the proof of one whose turn has come.
+#[tokio::test]
+async fn s17_an_unanswered_question_ends_with_the_lease() {
+    for proving in [false, true] {
+        let scene = Scene::new();
+        let (a, b, holder, mine) = (scene.client(), scene.client(), ask(), waiting());
+        scene.lock(&a, &holder).await;
+        let start = scene.clock.now();
+        let mut asking = scene.stands(&b, &mine).await;
+        if proving {
+            let _ = scene.run(a.release(&holder.key(), None)).await.expect("an answer");
+            // It looks, and the answer that it is first comes; the proof is asked for in vain.
+            scene.store.fault(Fault::Tardy(Duration::from_secs(1)));
+            assert!(poll_once(asking.as_mut()).await.is_none());
+        }
+        scene.store.fault(Fault::Silent);
+        let e = scene.run(asking.as_mut()).await.expect_err("granted without a place");
+        assert_eq!(e.kind(), Kind::Cancelled, "{e:?}");
+        let waited = scene.clock.now().since(start);
+        assert!(waited > TTL * 8 / 10 && waited < TTL, "ended after {waited:?}");
+    }
+}
+
 /// Trouble that passes while its place is kept costs a waiter nothing but time.
 #[tokio::test]
 async fn trouble_in_line_is_waited_out() {

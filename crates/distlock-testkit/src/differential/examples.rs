@@ -1,6 +1,7 @@
 //! Cases that chance meets too rarely.
 
 use distlock_core::Mode;
+use distlock_core::seam::Force;
 use distlock_core::state::Reply;
 
 use super::moves::{Move, Slot};
@@ -91,4 +92,22 @@ pub async fn who_is_passed_over_keeps_its_place<S: Subject>(mut subject: S) {
     // Heard of, it is promoted, and its own question confirms it.
     let got = run.one(&join).await;
     assert!(matches!(got[..], [Reply::Granted { waiters: 0, .. }]), "{got:?}");
+}
+
+/// A lock is revoked twice in one moment: its holder, who listens elsewhere, is told twice, though
+/// the second time nothing changes.
+///
+/// # Panics
+/// When that is not so.
+pub async fn a_second_revoke_is_told_too<S: Subject>(mut subject: S) {
+    let mut kinds = slots(1, Mode::Exclusive);
+    kinds[0].via = 1;
+    let mut run = Run::new(&mut subject, kinds, true).await;
+    run.one(&acquire(0)).await;
+    for _ in 0..2 {
+        run.one(&Move::Force { lock: 0, token: None, how: Force::Revoke }).await;
+    }
+    let heard = run.heard().await;
+    assert_eq!(heard.len(), 2, "{heard:?}");
+    assert_eq!(heard, run.oracle.told);
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::capability::Fence;
+use distlock_core::capability::{Family, Fence};
 use distlock_core::seam::Attempt;
 use distlock_core::{Clock, Guard, Kind, Lock, Locks, Outcome, Patience, Released, Why};
 use tokio::sync::{Notify, oneshot};
@@ -129,6 +129,8 @@ pub async fn s01_s02_an_acquire_dropped_before_its_answer_holds_nothing(site: &S
 /// and the cancel that arrives at last hurts nobody.
 pub async fn s02_an_acquire_dropped_and_cut_off_is_over_with_its_ttl(site: &Site) {
     let s = scene(site).await;
+    // What a client keeps for each TTL is there: the acquire is the one call that is cut off.
+    give_back(s.far.lock(&s.name).ttl(site.steady()).await.expect("a grant")).await;
     s.road.hold_answers();
     let lock = s.far.lock(&s.name).ttl(site.steady());
     let asking = task(async move { lock.acquire().await.map(drop) });
@@ -178,7 +180,9 @@ pub async fn s05_a_late_renewal_brings_nothing_back(site: &Site) {
     s.road.hold_answers();
     let lost = soon("the loss", held.lost()).await;
     assert_eq!(lost.why, Why::Expired);
-    assert!(s.is_held().await, "no renewal took effect: this law would show nothing");
+    // In a line it leaves as soon as it is lost, which arrives as the renewals did.
+    let leaves = site.capability().family == Family::Line;
+    assert!(leaves || s.is_held().await, "no renewal took effect: this law would show nothing");
     s.healed().await;
     assert!(held.check().is_err(), "a late answer revived it");
     assert_eq!(held.release().await.expect("an answer"), Released::WasLost);
@@ -242,8 +246,11 @@ pub async fn s17_a_waiter_cut_off_is_told_and_never_granted(site: &Site) {
     let waiting = task(async move { lock.acquire().await });
     soon("it waits", told.notified()).await;
     s.road.cut();
-    // Where there is a line it leaves it with its wait-lease, at the latest.
-    line_of_or_gone(&s, 0).await;
+    // Where there is a line it leaves it with its wait-lease, at the latest. A connection stands in
+    // the server's own line until the server misses it; then it must not keep the lock for long.
+    if site.capability().family != Family::Session {
+        line_of_or_gone(&s, 0).await;
+    }
     give_back(held).await;
     let next = soon("another's turn", s.look.lock(&s.name).ttl(LONG).acquire()).await;
     let next = next.expect("a grant");

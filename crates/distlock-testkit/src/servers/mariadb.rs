@@ -136,6 +136,8 @@ impl Mariadb {
             put("port", &port.to_string());
             put("bind-address", "127.0.0.1");
             put("socket", &dir.join(SOCKET).display().to_string());
+            // One that starts removes the temporary tables of another that shares their place.
+            put("tmpdir", &dir.display().to_string());
             put("pid-file", &dir.join("pid").display().to_string());
             put("init-file", &dir.join(INIT).display().to_string());
             for (option, value) in &options {

@@ -6,7 +6,7 @@
 //! `cargo run --package distlock --example stock`
 //!
 //! It starts private servers. To use yours (it drops and creates the tables `teapots` and
-//! `teapots_sold` there):
+//! `teapots_sold` there, and keeps its locks in the same database unless another store is named):
 //!
 //! `… --example stock -- mysql://user:password@host/db postgres://… [--locks URL] [--items N]`
 
@@ -15,7 +15,7 @@ mod shop;
 mod sleeper;
 mod way;
 
-use distlock_testkit::servers::{Mariadb, Postgres, Redis};
+use distlock_testkit::servers::{Mariadb, Postgres};
 
 use rush::{Plan, Row, rush};
 use shop::Trouble;
@@ -45,21 +45,11 @@ async fn main() -> Result<(), Trouble> {
             vec![Mariadb::url(&maria), format!("postgres://postgres@{}/postgres", postgres.addr())];
         servers.extend([maria, postgres]);
     }
-    let locks = match locks {
-        Some(url) => url,
-        None => {
-            let redis = Redis::new().start().await?;
-            // A private server that nobody has used before needs no quarantine.
-            let url = format!("redis://{}?quarantine=off", redis.addr());
-            servers.push(redis);
-            url
-        }
-    };
-
     println!("{}", Row::HEAD);
     for database in &args {
+        let locks = locks.as_deref().unwrap_or(database);
         for &way in Way::ALL {
-            let plan = Plan { database, locks: &locks, way, items, buyers: items * 3, width: 8 };
+            let plan = Plan { database, locks, way, items, buyers: items * 3, width: 8 };
             println!("{}", rush(&plan).await?);
         }
     }

@@ -17,7 +17,7 @@ impl Postgres {
             let config = format!(
                 "[databases]\npostgres = host={} port={} dbname=postgres user=postgres\n\
                  [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-                 auth_type = any\npool_mode = {mode}\nignore_startup_parameters = extra_float_digits\n",
+                 auth_type = any\npool_mode = {mode}\n",
                 behind.ip(),
                 behind.port()
             );

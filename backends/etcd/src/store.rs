@@ -1,0 +1,403 @@
+//! etcd as a store of the line family.
+//!
+//! 1. Join: one transaction puts the request's key on the client's lease, unless the key or its
+//!    tombstone exists, and reads the line if it was not empty. First by create revision holds.
+//! 2. Who waits watches the key just ahead, from the revision it read; an entry of the same client
+//!    tells of its end by itself.
+//! 3. Proof: a transaction with a write in it, which only passes while the key has the create
+//!    revision it was made with. It follows a keep-alive of the lease, never goes beside it.
+//! 4. Renewal: one keep-alive a lease, then one such transaction for all that is held.
+//! 5. Leave: delete, and prove the next in line by the same write if it is of this client. A join
+//!    without an answer leaves with a tombstone on the same lease, so that it cannot arrive later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::capability::Capability;
+use distlock_core::info::Query;
+use distlock_core::lease::Ears;
+use distlock_core::line::{Entry, Joined, Keeping, Line, LineStore, Lined, Proven, Spot};
+use distlock_core::seam::{Ask, Backend, Force, Forced, Kept, Key, Released};
+use distlock_core::{
+    Clock, Error, FullName, Kind, Mode, Outcome, Proof, Store, Token, Why, engine,
+};
+
+use crate::client::Client;
+use crate::meta::{Meta, revision, token, told};
+use crate::place::{EtcdPlace, Place};
+use crate::session::{Session, random};
+use crate::wire::link::{Answer, Turn};
+use crate::wire::proto::{Do, Done, KeyValue, TxnResponse};
+use crate::wire::together::Written;
+use crate::wire::trouble::Fault;
+use crate::{keeping, keys, leaving, listing, txn};
+
+/// A lease that ends between keeping and using it is made anew so often.
+const LEASES: usize = 3;
+
+/// A client of one etcd cluster.
+pub struct Etcd {
+    pub(crate) client: Arc<Client>,
+}
+
+impl Etcd {
+    fn wall(&self) -> u64 {
+        self.client.clock().wall_micros()
+    }
+
+    /// An entry that is there: from now on it is watched, unless it is given back soon.
+    fn place(&self, ask: &Ask, place: Place, alone: bool) -> EtcdPlace {
+        self.client.watches.own(&place.spot, place.created, alone);
+        let place = Arc::new(place);
+        self.client.entries.seat(&ask.req, &place);
+        EtcdPlace(place)
+    }
+
+    /// The line as far as it was read for an entry; `ahead` at most are ahead of it.
+    fn line_of(&self, said: &TxnResponse, mode: Mode, me: i64, ahead: i64) -> Line {
+        let wall = self.wall();
+        let seen = said.header.map_or(0, |h| u64::try_from(h.revision).unwrap_or(0));
+        let count = |n: i64| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
+        let mut ranges = txn::ranges(said);
+        let Some(first) = ranges.next() else { return Line { seen, ..Line::default() } };
+        let Some(near) = ranges.next().filter(|_| mode == Mode::Exclusive) else {
+            // All of it up to this entry, nearest first.
+            let told: Vec<_> = first.kvs.iter().rev().map(|kv| told(kv, wall)).collect();
+            let behind = count(first.count - i64::try_from(told.len()).unwrap_or(0));
+            return Line { entries: told, behind, seen, skipped: 0 };
+        };
+        let mut entries: Vec<Entry> = first.kvs.iter().map(|kv| told(kv, wall)).collect();
+        let mut near_kvs: Vec<&KeyValue> = near.kvs.iter().take(2).collect();
+        if near_kvs.first().is_none_or(|kv| kv.create_revision != me) {
+            return Line { entries, behind: count(first.count - 1), seen, skipped: 0 };
+        }
+        let ahead = match near.more {
+            true => ahead.min(first.count - 1),
+            false => i64::try_from(near.kvs.len()).unwrap_or(1) - 1,
+        };
+        near_kvs.reverse();
+        for kv in near_kvs {
+            if entries.iter().all(|e| e.token != token(kv.create_revision)) {
+                entries.push(told(kv, wall));
+            }
+        }
+        let shown = i64::try_from(entries.len()).unwrap_or(1) - 1;
+        let (skipped, behind) = (count(ahead - shown), count(first.count - 1 - ahead));
+        Line { entries, skipped, behind, seen }
+    }
+
+    /// The line was read for an entry; whether it is the first.
+    fn looked(&self, me: &Place, line: &Line) -> bool {
+        me.saw(line);
+        let (mine, seen) = (token(me.created), i64::try_from(line.seen).unwrap_or(i64::MAX - 1));
+        let first = line.entries.first().is_some_and(|e| e.token == mine && !e.revoked);
+        if first && line.waiting_behind(mine) == 0 {
+            self.client.watches.alone(&me.spot, seen);
+        }
+        first
+    }
+
+    /// One attempt to join; `None` when the lease had ended before.
+    async fn enter(
+        &self,
+        ask: &Ask,
+        session: Arc<Session>,
+        turn: Turn<'_>,
+    ) -> Result<Option<Joined<EtcdPlace>>, Error> {
+        let client = &self.client;
+        let spot = Spot::from(keys::entry(&ask.lock, ask.req));
+        if !client.entries.begin(&ask.key(), &spot, &session) {
+            return Ok(Some(Joined::Spent));
+        }
+        // From here on it may arrive, and whoever drops this must be able to undo it.
+        let others = client.entries.in_line(&ask.lock);
+        let txn = txn::join(ask, Meta::of(ask, self.wall()).bytes(), session.id, others);
+        // Among others of one line there is nothing to gain by going together.
+        let answer = match others {
+            true => client.link.txn_in_turn(&txn).await,
+            false => client.together.write(&ask.lock, Do::Txn(txn)).await.map(unwrapped),
+        };
+        drop(turn);
+        match answer {
+            Ok(a) => self.joined(ask, &session, spot, a).await.map(Some),
+            // Nothing can arrive on a lease that has ended.
+            Err(Fault::NoLease) => {
+                client.forget(&ask.req);
+                client.end(&session);
+                Ok(None)
+            }
+            Err(fault) => {
+                let e = Error::from(fault);
+                match e.outcome() {
+                    Outcome::Unknown => {
+                        client.entries.in_doubt(&ask.req);
+                        session.in_doubt();
+                    }
+                    _ => drop(client.forget(&ask.req)),
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// What the answer to a join means.
+    async fn joined(
+        &self,
+        ask: &Ask,
+        session: &Arc<Session>,
+        spot: Spot,
+        answer: Answer<TxnResponse>,
+    ) -> Result<Joined<EtcdPlace>, Error> {
+        let (client, doubt, said) = (&self.client, answer.doubt, txn::joined(answer.said));
+        let now = said.header.map_or(0, |h| h.revision);
+        let found = match said.succeeded {
+            true => None,
+            false => {
+                let mut ranges = txn::ranges(&said);
+                let (mine, tombstone) = (ranges.next(), ranges.next());
+                if tombstone.is_some_and(|r| !r.kvs.is_empty()) {
+                    client.forget(&ask.req);
+                    return Ok(Joined::Spent);
+                }
+                match mine.and_then(|r| r.kvs.first()) {
+                    Some(kv) => Some(kv.clone()),
+                    None => {
+                        client.forget(&ask.req);
+                        return Ok(Joined::Refused(self.refused(&said)));
+                    }
+                }
+            }
+        };
+        let Some(doubt) = client.entries.joined(&ask.req, doubt) else { return Ok(Joined::Spent) };
+        let Some(kv) = found else {
+            let count = txn::ranges(&said).next().map(|r| r.count);
+            let ahead = count.map_or(0, |n| n - 1);
+            let line = match count {
+                Some(_) => self.line_of(&said, ask.mode, now, ahead),
+                None => alone(ask, &spot, now),
+            };
+            let lease = client.lease(session).ok_or_else(|| ended(client))?;
+            let place = Place::new(spot, now, session.clone(), ask.mode, ahead, doubt);
+            place.saw(&line);
+            let place = self.place(ask, place, ahead == 0);
+            return Ok(Joined::In { place, line, lease });
+        };
+        // An earlier attempt of the same request: it may be on an earlier lease.
+        let on = client.entries.get(&ask.req).map(|m| m.session);
+        let session = on.filter(|s| s.id == kv.lease).unwrap_or_else(|| session.clone());
+        let lease = client.lease(&session).ok_or_else(|| ended(client))?;
+        let place = Place::new(spot, kv.create_revision, session, ask.mode, i64::MAX, doubt);
+        let place = self.place(ask, place, false);
+        let line = self.line(&ask.lock, &place).await?;
+        Ok(Joined::In { place, line, lease })
+    }
+
+    /// The line as one sees it who is not in it.
+    fn refused(&self, said: &TxnResponse) -> Line {
+        let seen = said.header.map_or(0, |h| u64::try_from(h.revision).unwrap_or(0));
+        let Some(first) = txn::ranges(said).nth(2) else { return Line::default() };
+        let entries: Vec<_> = first.kvs.iter().map(|kv| told(kv, self.wall())).collect();
+        let behind = first.count - i64::try_from(entries.len()).unwrap_or(0);
+        Line { entries, behind: u32::try_from(behind.max(0)).unwrap_or(u32::MAX), seen, skipped: 0 }
+    }
+}
+
+/// A transaction's answer, alone or among others.
+fn unwrapped(Answer { said, doubt }: Answer<Written>) -> Answer<TxnResponse> {
+    let said = match said.done {
+        Done::Txn(txn) => TxnResponse { header: said.header, ..txn },
+        _ => TxnResponse { header: said.header, ..TxnResponse::default() },
+    };
+    Answer { said, doubt }
+}
+
+/// The line that one has joined who found it empty.
+fn alone(ask: &Ask, spot: &Spot, created: i64) -> Line {
+    let me = Entry {
+        spot: spot.clone(),
+        token: token(created),
+        req: Some(ask.req),
+        owner: Some(ask.owner.clone()),
+        label: ask.label.clone(),
+        mode: ask.mode,
+        age: Duration::ZERO,
+        left: Some(ask.ttl),
+        lingering: false,
+        revoked: false,
+    };
+    let seen = u64::try_from(created).unwrap_or(0);
+    Line { entries: vec![me], seen, ..Line::default() }
+}
+
+fn ended(client: &Client) -> Error {
+    Error::new(Kind::Store, "the lease ended while the request joined")
+        .transient()
+        .unknown()
+        .store(&client.link.site)
+        .with_hint("ask again; a longer TTL outlasts a slower cluster")
+}
+
+impl Store for Etcd {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        Arc::new(Lined::new(self))
+    }
+}
+
+impl LineStore for Etcd {
+    type Place = EtcdPlace;
+
+    fn capability(&self) -> &Capability {
+        &self.client.capability
+    }
+
+    fn site(&self) -> &str {
+        &self.client.link.site
+    }
+
+    fn clock(&self) -> &Clock {
+        self.client.clock()
+    }
+
+    fn ends_in_time(&self) -> bool {
+        true
+    }
+
+    fn token(&self, place: &EtcdPlace) -> Token {
+        token(place.0.created)
+    }
+
+    fn proof(&self, place: &EtcdPlace) -> Option<Proof> {
+        Some(Proof { key: place.0.spot.to_string(), version: place.0.created })
+    }
+
+    async fn join(&self, ask: &Ask) -> Result<Joined<EtcdPlace>, Error> {
+        for _ in 0..LEASES {
+            let (session, _) = self.client.session(ask.ttl).await?;
+            let turn = self.client.link.turn().await?;
+            // In a box made only now: a crowd that waits for its turn must not carry the call's state.
+            if let Some(joined) = Box::pin(self.enter(ask, session, turn)).await? {
+                return Ok(joined);
+            }
+        }
+        Err(ended(&self.client).not_applied())
+    }
+
+    async fn line(&self, lock: &FullName, me: &EtcdPlace) -> Result<Line, Error> {
+        let (client, me) = (&self.client, &*me.0);
+        // Who left just ahead of it has seen to it already.
+        if let Some(line) = me.shown_line() {
+            self.looked(me, &line);
+            return Ok(line);
+        }
+        let next = match me.is_next(|ahead| client.watches.was_rung(ahead)) {
+            true => client.touch(&me.session).await?,
+            false => None,
+        };
+        let txn = match next {
+            Some(_) => txn::look_as_next(lock, &me.spot, me.created),
+            None => txn::look(lock, me.mode, me.created),
+        };
+        let said = client.link.txn(&txn).await?.said;
+        let line = self.line_of(&said, me.mode, me.created, me.ahead);
+        let first = self.looked(me, &line);
+        if let Some(lease) = next.filter(|_| first && said.succeeded) {
+            me.show(None, lease);
+        }
+        Ok(line)
+    }
+
+    async fn gone(&self, _lock: &FullName, watch: &[Spot], seen: u64) {
+        self.client.watches.gone(watch, i64::try_from(seen).unwrap_or(i64::MAX - 1)).await;
+    }
+
+    async fn prove(&self, key: &Key, place: &EtcdPlace) -> Result<Proven, Error> {
+        let client = &self.client;
+        // By the very write that told it so.
+        let shown = place.0.shown().filter(|lease| !lease.left(client.moment()).is_zero());
+        if let Some(lease) = shown {
+            return Ok(Proven::Mine(lease));
+        }
+        let Some(lease) = client.touch(&place.0.session).await? else {
+            return Ok(Proven::Lost(Why::Disconnected));
+        };
+        let said = client.link.txn(&txn::prove(&place.0.spot, place.0.created)).await?.said;
+        if !said.succeeded {
+            client.forget(&key.req);
+            return Ok(Proven::Lost(Why::Gone));
+        }
+        let kv = txn::ranges(&said).next().and_then(|r| r.kvs.first());
+        if kv.and_then(|kv| Meta::read(&kv.value)).is_some_and(|m| m.revoked) {
+            return Ok(Proven::Lost(Why::Revoked));
+        }
+        Ok(Proven::Mine(lease))
+    }
+
+    async fn keep(&self, places: &[Keeping<EtcdPlace>]) -> Vec<Kept> {
+        keeping::keep(&self.client, places).await
+    }
+
+    async fn linger(&self, key: &Key, place: &EtcdPlace, left: Duration) -> Result<bool, Error> {
+        let (client, id) = (&self.client, random());
+        let whole = Duration::from_secs(left.as_secs() + 1).max(client.capability.ttl_min);
+        client.make_lease(id, whole).await?;
+        let (spot, created) = (place.0.spot.clone(), place.0.created);
+        client.link.txn(&txn::tie(&spot, created, id)).await?;
+        client.forget(&key.req);
+        // The lease ends it even without us, some seconds late; as long as we live, in time.
+        let (client, end) = (client.clone(), self.clock().now().plus(left));
+        engine::spawn(async move {
+            client.clock().sleep_until(end).await;
+            if client.link.txn(&txn::leave(&spot, created)).await.is_ok() {
+                let _ = client.revoke(id).await;
+            }
+        });
+        Ok(true)
+    }
+
+    async fn leave(&self, key: &Key, place: Option<&EtcdPlace>) -> Result<Released, Error> {
+        leaving::leave(&self.client, key, place).await
+    }
+
+    async fn lines(&self, query: &Query) -> Result<Vec<(FullName, Line)>, Error> {
+        listing::lines(&self.client, query).await
+    }
+
+    async fn oust(&self, _lock: &FullName, entry: &Entry, how: Force) -> Result<Forced, Error> {
+        let (link, created) = (&self.client.link, revision(entry.token));
+        if how == Force::Now {
+            let said = link.txn(&txn::leave(&entry.spot, created)).await?;
+            return Ok(if said.said.succeeded || said.doubt {
+                Forced::Done
+            } else {
+                Forced::NoMatch
+            });
+        }
+        loop {
+            let said = link.txn(&txn::read(&entry.spot)).await?.said;
+            let kv = txn::ranges(&said).next().and_then(|r| r.kvs.first());
+            let Some(kv) = kv.filter(|kv| kv.create_revision == created) else {
+                return Ok(Forced::NoMatch);
+            };
+            let Some(mut meta) = Meta::read(&kv.value) else {
+                return Err(Error::new(Kind::Unsupported, "another kind of client holds it")
+                    .store(&link.site)
+                    .with_hint("it cannot be told to stop; --now takes the lock away at once"));
+            };
+            if meta.revoked {
+                return Ok(Forced::Done);
+            }
+            meta.revoked = true;
+            if link.txn(&txn::mark(kv, &entry.spot, meta.bytes())).await?.said.succeeded {
+                return Ok(Forced::Done);
+            }
+        }
+    }
+
+    fn listen(&self, ears: Ears) {
+        let _ = self.client.ears.set(ears);
+    }
+
+    async fn close(&self) {
+        self.client.close().await;
+    }
+}

@@ -1,0 +1,226 @@
+//! The transactions, each one round trip.
+
+use distlock_core::seam::Ask;
+use distlock_core::{FullName, Mode, Patience, ReqId};
+
+use crate::keys;
+use crate::wire::proto::{
+    ASCEND, BY_CREATE, Compare, DESCEND, DeleteRequest, Do, Done, KeyValue, PutRequest,
+    RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, With,
+};
+
+/// How many just ahead are told to one who waits, so that it knows its place in all but the longest
+/// of lines.
+pub(crate) const NEAR: i64 = 64;
+
+/// The create revision of a key is this; zero for "there is no such key".
+pub(crate) fn created(key: &str, revision: i64) -> Compare {
+    let with = Some(With::CreateRevision(revision));
+    Compare { result: 0, target: 1, key: key.into(), with, range_end: Vec::new() }
+}
+
+/// There is nobody in line.
+fn nobody(lock: &FullName) -> Compare {
+    let prefix = keys::line(lock);
+    Compare { range_end: keys::after(&prefix), ..created(&prefix, 0) }
+}
+
+fn unchanged(key: &str, revision: i64) -> Compare {
+    let with = Some(With::ModRevision(revision));
+    Compare { result: 0, target: 2, key: key.into(), with, range_end: Vec::new() }
+}
+
+fn op(request: Do) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+fn get(key: &str) -> RequestOp {
+    op(Do::Range(RangeRequest { key: key.into(), ..RangeRequest::default() }))
+}
+
+fn delete(key: &str) -> RequestOp {
+    op(Do::Delete(release(key)))
+}
+
+/// Removes an entry of this client's own. Its key is its request's alone, so there is nothing to
+/// compare: a late duplicate of a join that is not in doubt does not exist.
+pub(crate) fn release(key: &str) -> DeleteRequest {
+    DeleteRequest { key: key.into(), prev_kv: true }
+}
+
+/// Part of a lock's line, in order of creation.
+fn part(lock: &FullName, order: i32) -> RangeRequest {
+    let prefix = keys::line(lock);
+    RangeRequest {
+        range_end: keys::after(&prefix),
+        key: prefix.into_bytes(),
+        sort_order: order,
+        sort_target: BY_CREATE,
+        ..RangeRequest::default()
+    }
+}
+
+/// The first in line, and how many there are.
+fn first(lock: &FullName) -> RequestOp {
+    op(Do::Range(RangeRequest { limit: 1, ..part(lock, ASCEND) }))
+}
+
+/// The line as far as it matters to an entry: the first, and those up to it, nearest first. The
+/// other modes need to know the modes of all ahead.
+fn ahead(lock: &FullName, mode: Mode, upto: i64) -> Vec<RequestOp> {
+    let near = RangeRequest { max_create_revision: upto, ..part(lock, DESCEND) };
+    match mode {
+        Mode::Exclusive => {
+            let near = RangeRequest { limit: NEAR, keys_only: true, ..near };
+            vec![first(lock), op(Do::Range(near))]
+        }
+        Mode::Shared | Mode::Permit(_) => vec![op(Do::Range(near))],
+    }
+}
+
+/// Joins the line, unless the request is there or left it before.
+///
+/// An exclusive request is first tried on an empty line, which is all there is to read then. Without
+/// patience that is all; with it, the other branch joins the line as it is. Where the line is known
+/// not to be empty, that is asked at once.
+pub(crate) fn join(ask: &Ask, value: Vec<u8>, lease: i64, others: bool) -> TxnRequest {
+    let (key, tombstone) = (keys::entry(&ask.lock, ask.req), keys::tombstone(ask.req));
+    let put = PutRequest { key: key.clone().into(), value, lease, ..PutRequest::default() };
+    let put = op(Do::Put(put));
+    let why = [get(&key), get(&tombstone)];
+    if ask.mode == Mode::Exclusive && ask.patience == Patience::Never {
+        let [mine, grave] = why;
+        return TxnRequest {
+            compare: vec![nobody(&ask.lock), created(&tombstone, 0)],
+            success: vec![put],
+            failure: vec![mine, grave, first(&ask.lock)],
+        };
+    }
+    let mut success = vec![put.clone()];
+    success.extend(ahead(&ask.lock, ask.mode, 0));
+    let anyway = TxnRequest {
+        compare: vec![created(&key, 0), created(&tombstone, 0)],
+        success,
+        failure: why.into(),
+    };
+    if others || ask.mode != Mode::Exclusive {
+        return anyway;
+    }
+    TxnRequest {
+        compare: vec![nobody(&ask.lock), created(&tombstone, 0)],
+        success: vec![put],
+        failure: vec![op(Do::Txn(anyway))],
+    }
+}
+
+/// The answer to a join, whichever branch gave it.
+pub(crate) fn joined(said: TxnResponse) -> TxnResponse {
+    let header = said.header;
+    match said.responses.first().and_then(|r| r.response.as_ref()) {
+        Some(Done::Txn(inner)) => TxnResponse { header, ..inner.clone() },
+        _ => said,
+    }
+}
+
+/// Reads the line.
+pub(crate) fn look(lock: &FullName, mode: Mode, mine: i64) -> TxnRequest {
+    TxnRequest { success: ahead(lock, mode, mine), ..TxnRequest::default() }
+}
+
+/// Reads one entry.
+pub(crate) fn read(key: &str) -> TxnRequest {
+    TxnRequest { success: vec![get(key)], ..TxnRequest::default() }
+}
+
+/// Shows that an entry exists. The delete in the other branch makes it a write, which goes through
+/// the log of the majority and which no stale member answers; yet where the entry exists nothing is
+/// written, so nobody who watches it is woken. What it would delete is an entry that is not the
+/// one: a late duplicate.
+pub(crate) fn prove(key: &str, revision: i64) -> TxnRequest {
+    TxnRequest {
+        compare: vec![created(key, revision)],
+        success: vec![get(key)],
+        failure: vec![delete(key)],
+    }
+}
+
+/// Reads the line for the one who is next in it, and shows in the same write that it is there: if it
+/// turns out to be the first, nothing is left to prove.
+pub(crate) fn look_as_next(lock: &FullName, key: &str, revision: i64) -> TxnRequest {
+    TxnRequest { success: ahead(lock, Mode::Exclusive, revision), ..prove(key, revision) }
+}
+
+/// Leaves the line, and shows in the same write that the one behind, which is of this client too, is
+/// there and the first now.
+pub(crate) fn hand_over(lock: &FullName, key: &str, next: &str, revision: i64) -> TxnRequest {
+    let compare = vec![created(next, revision)];
+    let proof = TxnRequest { compare, success: vec![first(lock)], ..TxnRequest::default() };
+    TxnRequest { success: vec![delete(key), op(Do::Txn(proof))], ..TxnRequest::default() }
+}
+
+/// Many proofs in one, each with the length of its line.
+pub(crate) fn prove_all<'a>(all: impl Iterator<Item = (&'a FullName, &'a str, i64)>) -> TxnRequest {
+    let one = |(lock, key, revision): (&FullName, &str, i64)| {
+        let count = RangeRequest { count_only: true, ..part(lock, 0) };
+        let mut proof = prove(key, revision);
+        proof.success.push(op(Do::Range(RangeRequest { sort_target: 0, ..count })));
+        op(Do::Txn(proof))
+    };
+    TxnRequest { success: all.map(one).collect(), ..TxnRequest::default() }
+}
+
+/// Takes away an entry, if it is this very one.
+pub(crate) fn leave(key: &str, revision: i64) -> TxnRequest {
+    let compare = vec![created(key, revision)];
+    TxnRequest { compare, success: vec![delete(key)], ..TxnRequest::default() }
+}
+
+/// Leaves the line and keeps the request out of it for ever. The tombstone is on the lease of the
+/// entry: a put that is still on its way names that lease, and fails once it has ended.
+pub(crate) fn cancel(lock: &FullName, req: ReqId, lease: i64) -> TxnRequest {
+    let key = keys::tombstone(req).into_bytes();
+    let put = PutRequest { key, lease, ..PutRequest::default() };
+    let success = vec![delete(&keys::entry(lock, req)), op(Do::Put(put))];
+    TxnRequest { success, ..TxnRequest::default() }
+}
+
+/// Ties an entry to another lease.
+pub(crate) fn tie(key: &str, revision: i64, lease: i64) -> TxnRequest {
+    let put = PutRequest { key: key.into(), lease, ignore_value: true, ..PutRequest::default() };
+    let (compare, success) = (vec![created(key, revision)], vec![op(Do::Put(put))]);
+    TxnRequest { compare, success, ..TxnRequest::default() }
+}
+
+/// Writes another value over one that was read.
+pub(crate) fn mark(kv: &KeyValue, key: &str, value: Vec<u8>) -> TxnRequest {
+    let put = PutRequest { key: key.into(), value, ignore_lease: true, ..PutRequest::default() };
+    let (compare, success) = (vec![unchanged(key, kv.mod_revision)], vec![op(Do::Put(put))]);
+    TxnRequest { compare, success, ..TxnRequest::default() }
+}
+
+/// Writes the version of the layout, or reads it.
+pub(crate) fn layout(version: &str) -> TxnRequest {
+    let (key, value) = (keys::LAYOUT.into(), version.into());
+    let put = PutRequest { key, value, ..PutRequest::default() };
+    TxnRequest {
+        compare: vec![created(keys::LAYOUT, 0)],
+        success: vec![op(Do::Put(put))],
+        failure: vec![get(keys::LAYOUT)],
+    }
+}
+
+/// The ranges that were read, in the order in which they were asked for.
+pub(crate) fn ranges(said: &TxnResponse) -> impl Iterator<Item = &RangeResponse> {
+    said.responses.iter().filter_map(|r| match &r.response {
+        Some(Done::Range(range)) => Some(range),
+        _ => None,
+    })
+}
+
+/// What was deleted.
+pub(crate) fn deleted(said: &TxnResponse) -> impl Iterator<Item = &KeyValue> {
+    said.responses.iter().flat_map(|r| match &r.response {
+        Some(Done::Delete(deleted)) => deleted.prev_kvs.as_slice(),
+        _ => &[],
+    })
+}

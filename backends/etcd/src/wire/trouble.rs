@@ -1,0 +1,153 @@
+//! What a call without an answer means: sent or not, whose fault, and what to do next.
+
+use std::error::Error as StdError;
+
+use distlock_core::{Error, Kind};
+use tonic::{Code, ConnectError, Status};
+
+/// Why a call has no answer.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The lease it named does not exist. Nothing happened.
+    NoLease,
+    /// The lease to be made exists already.
+    LeaseExists,
+    /// Anything else.
+    Other(Error),
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Other(e) => e,
+            Fault::NoLease => Error::new(Kind::Store, "the lease ended").transient(),
+            Fault::LeaseExists => Error::new(Kind::Store, "the lease's id is taken").transient(),
+        }
+    }
+}
+
+/// What to do about a failed attempt.
+pub(crate) enum Next {
+    /// It never left: asking elsewhere is always right.
+    NotSent(Error),
+    /// It may have taken effect, or the member cannot serve just now. Asking again is right for
+    /// what is idempotent.
+    Doubt(Error),
+    /// The member refused it for now, and nothing happened.
+    Refused(Error),
+    /// The login's token is not known there any more.
+    Login(Error),
+    /// Asking again would not help.
+    Final(Fault),
+}
+
+/// Sorts a failed attempt.
+pub(crate) fn next(status: Status, tls: bool) -> Next {
+    if let Some(cause) = not_sent(&status) {
+        return Next::NotSent(unreachable(&cause, tls));
+    }
+    let said = status.message().to_owned();
+    let store = |kind, what: String| Error::new(kind, what);
+    match (status.code(), said.as_str()) {
+        (Code::NotFound, m) if m.contains("requested lease not found") => {
+            Next::Final(Fault::NoLease)
+        }
+        (_, m) if m.contains("lease already exists") => Next::Final(Fault::LeaseExists),
+        (_, m) if m.contains("invalid auth token") || m.contains("auth store is old") => {
+            Next::Login(refused_login(m))
+        }
+        (_, m) if is_login(m) => Next::Final(Fault::Other(refused_login(m))),
+        (Code::PermissionDenied | Code::Unauthenticated, m) => {
+            Next::Final(Fault::Other(refused_login(m)))
+        }
+        (Code::ResourceExhausted, m) if m.contains("too many requests") => {
+            let e = store(Kind::Unreachable, "the cluster has more to do than it takes".into());
+            Next::Refused(e.with_hint("ask again in a moment; see how busy etcd's disk is"))
+        }
+        (Code::ResourceExhausted, m) => Next::Final(Fault::Other(
+            store(Kind::Store, format!("the cluster refuses: {m}")).with_hint(
+                "its space is used up: compact, defragment, then `etcdctl alarm disarm`",
+            ),
+        )),
+        (Code::Unimplemented, _) => Next::Final(Fault::Other(
+            store(Kind::Unsupported, "this server does not serve etcd's v3 API".into())
+                .with_hint("etcd 3.4 or later is needed, and its client port (2379)"),
+        )),
+        (
+            Code::Unavailable
+            | Code::Unknown
+            | Code::Internal
+            | Code::Cancelled
+            | Code::DeadlineExceeded,
+            m,
+        ) => {
+            let ours = status.source().is_some();
+            let what = match ours {
+                true => "the connection broke".to_owned(),
+                false => format!("the cluster cannot serve just now: {m}"),
+            };
+            let hint = match (ours, tls) {
+                (false, _) => "has it a leader? `etcdctl endpoint status --cluster` tells",
+                (true, false) => "does the member run, and without TLS? etcds:// is for TLS",
+                (true, true) => {
+                    "does the member run, and with TLS (etcd:// is without)? it may want a \
+                     certificate of ours: ?cert=FILE&key=FILE"
+                }
+            };
+            let mut e = store(Kind::Unreachable, what).with_hint(hint);
+            if ours {
+                e = e.because(status);
+            }
+            Next::Doubt(e)
+        }
+        (code, m) => Next::Final(Fault::Other(
+            store(Kind::Store, format!("the cluster refuses: {m} ({code:?})"))
+                .with_hint("etcd's log may say more; is it of version 3.4 or later?"),
+        )),
+    }
+}
+
+/// Whether a login is asked for, or was refused.
+fn is_login(said: &str) -> bool {
+    said.contains("user name is empty")
+        || said.contains("invalid user ID or password")
+        || said.contains("permission denied")
+}
+
+fn refused_login(said: &str) -> Error {
+    Error::new(Kind::Credentials, format!("the cluster does not let us in: {said}")).with_hint(
+        "write the login into the URL, etcd://user:password@host; the user's role needs read and \
+         write on the prefix /distlock/",
+    )
+}
+
+/// The cause, when no connection came about.
+fn not_sent(status: &Status) -> Option<String> {
+    let mut cause = status.source();
+    while let Some(e) = cause {
+        if e.is::<ConnectError>() {
+            return Some(deepest(e));
+        }
+        cause = e.source();
+    }
+    None
+}
+
+fn deepest(mut e: &dyn StdError) -> String {
+    while let Some(next) = e.source() {
+        e = next;
+    }
+    e.to_string()
+}
+
+fn unreachable(cause: &str, tls: bool) -> Error {
+    let hint = if cause.contains("ertificate") || cause.contains("UnknownIssuer") {
+        "?ca=FILE names the authority that signed the cluster's certificates; ?cert= and ?key= are \
+         ours where it asks for one"
+    } else if tls {
+        "see whether etcd runs there, the way to it is open, and it speaks TLS: etcd:// is without"
+    } else {
+        "see whether etcd runs there and the way to it is open; the client port is usually 2379"
+    };
+    Error::new(Kind::Unreachable, format!("no connection: {cause}")).with_hint(hint)
+}

@@ -1,0 +1,144 @@
+//! Hand-over between two of one client: one write ends the one and proves the other.
+
+use std::sync::Arc;
+
+use distlock_core::line::{Line, LineStore, Proven, Turn, turn};
+use distlock_core::seam::{Attempt, Event, Released};
+use distlock_core::{Clock, Store, Why};
+use distlock_etcd::Etcd;
+use distlock_testkit::proxy::Proxy;
+use distlock_testkit::servers::etcdctl;
+
+use crate::kit::{LONG, Named, ms, run, server, soon, task, within};
+use crate::moves::{ask, join, store};
+
+pub(crate) const TRIALS: &[Named] = &[
+    ("who_leaves_proves_the_next_of_its_client", proven_by_the_leaver),
+    ("who_is_gone_is_proven_by_nobody", gone_is_gone),
+    ("what_was_shown_once_is_not_shown_again", shown_once),
+    ("a_leave_without_an_answer_still_wakes_who_waits_behind", woken_all_the_same),
+    ("a_holder_hears_that_somebody_waits", contended),
+];
+
+fn first(store: &Etcd, line: &Line, place: &distlock_etcd::EtcdPlace) -> bool {
+    turn(line, store.token(place)) == Turn::Mine
+}
+
+fn proven_by_the_leaver() {
+    run(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let store = store(proxy.addr()).await;
+        let (one, two) = (ask("a", LONG), ask("a", LONG));
+        let (place, lease) = join(&store, &one).await;
+        let (next, _) = join(&store, &two).await;
+        assert_eq!(store.leave(&one.key(), Some(&place)).await.unwrap(), Released::Released);
+        // Nobody can be asked any more, and nobody need be.
+        proxy.cut_both();
+        let line = within(ms(4000), "the line", store.line(&two.lock, &next)).await.unwrap();
+        assert!(first(&store, &line, &next), "{line:?}");
+        let proven = within(ms(4000), "a proof", store.prove(&two.key(), &next)).await.unwrap();
+        let Proven::Mine(proven) = proven else { panic!("{proven:?}") };
+        assert_eq!(proven.sent, lease.sent, "a proof prolongs nothing");
+        proxy.heal();
+        store.close().await;
+    });
+}
+
+fn gone_is_gone() {
+    run(async {
+        let server = server().await;
+        let store = store(server.addr()).await;
+        let (one, two) = (ask("a", LONG), ask("a", LONG));
+        let (place, _) = join(&store, &one).await;
+        let (next, _) = join(&store, &two).await;
+        let key = store.proof(&next).unwrap().key;
+        etcdctl(&server, &["del", &key]).await.unwrap();
+        assert_eq!(store.leave(&one.key(), Some(&place)).await.unwrap(), Released::Released);
+        let line = store.line(&two.lock, &next).await.unwrap();
+        assert!(!first(&store, &line, &next), "{line:?}");
+        let proven = store.prove(&two.key(), &next).await.unwrap();
+        assert!(matches!(proven, Proven::Lost(Why::Gone)), "{proven:?}");
+        // Nor is one that is not next: there is somebody of another kind between.
+        let (one, two) = (ask("b", LONG), ask("b", LONG));
+        let (place, _) = join(&store, &one).await;
+        etcdctl(&server, &["put", "/distlock/b/stranger", ""]).await.unwrap();
+        let (last, _) = join(&store, &two).await;
+        assert_eq!(store.leave(&one.key(), Some(&place)).await.unwrap(), Released::Released);
+        let line = store.line(&two.lock, &last).await.unwrap();
+        assert!(!first(&store, &line, &last), "{line:?}");
+        store.close().await;
+    });
+}
+
+fn shown_once() {
+    run(async {
+        let server = server().await;
+        let store = store(server.addr()).await;
+        for looks in [0, 1, 2] {
+            let (one, two) = (ask("a", LONG), ask("a", LONG));
+            let (place, _) = join(&store, &one).await;
+            let (next, _) = join(&store, &two).await;
+            assert_eq!(store.leave(&one.key(), Some(&place)).await.unwrap(), Released::Released);
+            for _ in 0..looks {
+                let line = store.line(&two.lock, &next).await.unwrap();
+                assert!(first(&store, &line, &next), "{line:?}");
+            }
+            let proven = store.prove(&two.key(), &next).await.unwrap();
+            assert!(matches!(proven, Proven::Mine(_)), "{proven:?}");
+            let key = store.proof(&next).unwrap().key;
+            etcdctl(&server, &["del", &key]).await.unwrap();
+            let proven = store.prove(&two.key(), &next).await.unwrap();
+            assert!(matches!(proven, Proven::Lost(Why::Gone)), "{proven:?}");
+        }
+        store.close().await;
+    });
+}
+
+fn woken_all_the_same() {
+    run(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let store = Arc::new(store(proxy.addr()).await);
+        let (one, two) = (ask("a", LONG), ask("a", LONG));
+        let (place, _) = join(&store, &one).await;
+        let (next, _) = join(&store, &two).await;
+        let line = store.line(&two.lock, &next).await.unwrap();
+        let (watching, ahead, lock) =
+            (store.clone(), line.entries[0].spot.clone(), two.lock.clone());
+        let gone = task(async move { watching.gone(&lock, &[ahead], line.seen).await });
+        // Whoever leaves has gone away, and will tell nobody.
+        proxy.cut_both();
+        let left = Clock::system().timeout(ms(100), store.leave(&one.key(), Some(&place))).await;
+        assert!(left.is_none());
+        proxy.heal();
+        etcdctl(&server, &["del", &store.proof(&place).unwrap().key]).await.unwrap();
+        soon("the entry is gone", gone).await.unwrap();
+        store.close().await;
+    });
+}
+
+fn contended() {
+    run(async {
+        let server = server().await;
+        let (mine, other) = (store(server.addr()).await, store(server.addr()).await);
+        let holder = mine.into_backend();
+        let mut news = holder.events().unwrap();
+        let held = ask("a", LONG);
+        let Attempt::Granted(_) = holder.acquire(&held, None).await.unwrap() else {
+            panic!("it was free")
+        };
+        let (waits, _) = join(&other, &ask("a", LONG)).await;
+        let event = soon("it is told", news.recv()).await.unwrap();
+        assert_eq!(event, Event::Contended(held.key()));
+        // Once: that there are more changes nothing.
+        join(&other, &ask("a", LONG)).await;
+        etcdctl(&server, &["del", &other.proof(&waits).unwrap().key]).await.unwrap();
+        let key = holder.proof(&held.key()).unwrap().key;
+        etcdctl(&server, &["del", &key]).await.unwrap();
+        let event = soon("it is told", news.recv()).await.unwrap();
+        assert_eq!(event, Event::Lost(held.key(), Why::Gone));
+        holder.close().await;
+        other.close().await;
+    });
+}

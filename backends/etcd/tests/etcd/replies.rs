@@ -1,0 +1,98 @@
+//! Requests that are late or never arrive, where the laws of the road do not look closely enough.
+
+use distlock_core::seam::{Ask, Attempt};
+use distlock_core::{Kind, ReqId};
+use distlock_testkit::proxy::{Proxy, Way};
+use distlock_testkit::servers::{Server, etcdctl};
+
+use crate::kit::{
+    LONG, Named, all_free, client, connect, give_back, hasty, line_of, ms, run, server, soon, take,
+    task, timed, until, warm,
+};
+use crate::moves::ask;
+
+pub(crate) const TRIALS: &[Named] = &[
+    ("an_acquire_that_arrives_after_its_cancel_holds_nothing", held_back),
+    ("a_request_with_a_tombstone_is_never_in_line", tombstone),
+    ("s17_a_waiter_cut_off_is_told_by_its_own_deadline", s17_cut_off),
+];
+
+async fn scene() -> (Server, Proxy) {
+    let server = server().await;
+    let proxy = Proxy::to(server.addr()).await.unwrap();
+    (server, proxy)
+}
+
+/// Requests are held back on several connections and arrive in any order.
+fn held_back() {
+    run(async {
+        let (server, proxy) = scene().await;
+        let (locks, look) = (hasty(proxy.addr()).await, client(&server).await);
+        for _ in 0..5 {
+            warm(&locks, LONG).await;
+            proxy.cut(Way::Requests);
+            let before = proxy.accepted();
+            let lock = locks.lock("a").ttl(LONG);
+            let asking = task(async move { lock.acquire().await.map(drop) });
+            // Given up once, asked again on a connection of its own.
+            until("it asks again", async || proxy.accepted() > before).await;
+            asking.abort();
+            until("the cancel is under way", async || proxy.accepted() > before + 1).await;
+            proxy.heal();
+            until("it is connected again", async || locks.show("a").await.is_ok()).await;
+            all_free(&look, "a").await;
+            // Whatever else was on its way has arrived with the rest.
+            until("it works again", async || {
+                locks.lock("b").ttl(LONG).try_acquire().await.is_ok_and(|g| g.is_ok())
+            })
+            .await;
+            assert!(look.show("a").await.unwrap().is_none());
+        }
+    });
+}
+
+fn tombstone() {
+    run(async {
+        let server = server().await;
+        let locks = client(&server).await;
+        let ask = ask("a", LONG);
+        let grave = format!("/distlock/:gone/{}", ask.req);
+        etcdctl(&server, &["put", &grave, ""]).await.unwrap();
+        let e = locks.backend().acquire(&ask, None).await.unwrap_err();
+        assert_eq!(e.kind(), Kind::Cancelled, "{e:?}");
+        assert!(locks.show("a").await.unwrap().is_none());
+        etcdctl(&server, &["del", &grave]).await.unwrap();
+        let again = Ask { req: ReqId::random(), ..ask };
+        let granted = locks.backend().acquire(&again, None).await.unwrap();
+        assert!(matches!(granted, Attempt::Granted(_)));
+    });
+}
+
+/// Its calls may take longer than its lease: that is what ends the wait.
+fn s17_cut_off() {
+    run(async {
+        let (server, proxy) = scene().await;
+        let url = format!("etcd://{}", proxy.addr());
+        let (locks, look) = (connect(&url).await.unwrap(), client(&server).await);
+        let held = take(&look, "a", LONG).await;
+        let ttl = ms(4000);
+        let lock = locks.lock("a").ttl(ttl);
+        let waiting = task(async move { timed(lock.acquire()).await });
+        line_of(&look, "a", 1).await;
+        proxy.cut_both();
+        let (took, answer) = timed(soon("it is told", waiting)).await;
+        let e = answer.unwrap().1.expect_err("never granted");
+        assert!(took < ttl + ms(1000), "{took:?}");
+        assert!(e.is_transient() && e.hint().is_some(), "{e:?}");
+        line_of(&look, "a", 0).await;
+        give_back(held).await;
+        let next = take(&look, "a", LONG).await;
+        proxy.heal();
+        until("it is connected again", async || locks.show("a").await.is_ok()).await;
+        assert!(next.check().is_ok() && look.show("a").await.unwrap().unwrap().waiters.is_empty());
+        give_back(next).await;
+        // The same client, on a lease of its own making again.
+        let again = soon("a grant", locks.lock("a").ttl(ttl).acquire()).await.unwrap();
+        give_back(again).await;
+    });
+}

@@ -1,0 +1,48 @@
+//! What the store promises.
+
+use std::time::Duration;
+
+use distlock_core::Ttl;
+use distlock_core::capability::{
+    Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
+};
+
+static CAPABILITY: Capability = Capability {
+    store: "zookeeper",
+    url: "zookeeper://H1,H2,H3/CHROOT",
+    scope: "clients of one ensemble",
+    family: Family::Line,
+    fence: Fence::Durable,
+    expiry: Expiry::Ttl,
+    // Below this too little is left to believe in, once the servers' tick is given up.
+    ttl_min: Duration::from_secs(1),
+    ttl_max: Ttl::MAX.get(),
+    ttl_step: Duration::from_millis(1),
+    restart: Survives::Yes,
+    failover: Survives::Yes,
+    partition: Survives::Ends,
+    order: Order::Fifo,
+    reentry: Reentry::Client,
+    shared: true,
+    permits: true,
+    detach: false,
+    force: true,
+    lock_delay: false,
+    wake: WakeUp::Push,
+    // A tenth for clocks, a quarter for the servers' tick. Less is given up where that is shorter.
+    drift_percent: 35,
+    drift_floor: Duration::ZERO,
+    wall_witness: true,
+    notes: &[
+        "the TTL is the session's: all locks of a client with the same TTL end together, and the server may raise or lower it (by default 4 s to 40 s)",
+        "a guard gives up a tenth of its TTL and one tick of the servers (?tick=, by default a quarter of the TTL, at most 2 s): raise it where the servers' tickTime is longer",
+        "tokens are transaction ids: after data is restored from an older copy they start below what was given out",
+        "a lock that was revoked without force is freed by its holder; one of another kind of client can only be removed at once",
+    ],
+};
+
+/// What the store promises.
+#[must_use]
+pub fn capability() -> &'static Capability {
+    &CAPABILITY
+}

@@ -1,0 +1,280 @@
+//! Joining a line.
+//!
+//! 1. Create the entry, ephemeral and sequential, in one transaction with a write to the lock's own
+//!    node, whose answer says how many children it has. One child: that is us, and first. More:
+//!    read the line. Where others of this client are in line already, only the entry is created.
+//! 2. No such lock: make its container, and again.
+//! 3. No answer: once connected again in the same session, look for the request's uuid in the line.
+//!    What was sent through another server is refused from then on, so what is not there never
+//!    comes; through the same server it may, and is swept.
+//! 4. Only an entry of this very session counts: one of an older session is a dead client's, also
+//!    when that was us.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::line::{Joined, Line, Turn, turn};
+use distlock_core::seam::Ask;
+use distlock_core::{Error, Kind, Token};
+use zookeeper_client::{Client, CreateMode, Error as Zk, MultiWriteResult};
+
+use crate::names;
+use crate::place::Place;
+use crate::record::Record;
+use crate::session::Session;
+use crate::store::Shared;
+use crate::trouble::{is_lost, is_over, of_multi};
+
+/// The low bits of a token are for hand-over inside a process.
+const LOCAL_BITS: u32 = 10;
+/// So many sessions are tried when each has ended just then, and so many containers made that are
+/// gone again.
+const TRIES: usize = 8;
+
+/// After a question without an answer the next one waits this long.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// The token of an entry: the transaction that made it.
+pub(crate) fn token(czxid: i64) -> Result<Token, Error> {
+    let bits = u64::try_from(czxid).ok().and_then(|z| z.checked_mul(1 << LOCAL_BITS));
+    bits.and_then(|bits| Token::new(bits).ok()).ok_or_else(|| {
+        Error::new(Kind::Layout, "the ensemble's transaction ids are used up")
+            .with_hint("after two million elections of a leader, move to a new ensemble")
+    })
+}
+
+impl Shared {
+    pub(crate) async fn join(self: &Arc<Self>, ask: &Ask) -> Result<Joined<Place>, Error> {
+        let mut ended = None;
+        for _ in 0..TRIES {
+            if self.is_spent(&ask.req) {
+                return Ok(Joined::Spent);
+            }
+            let session = self.pool.session(self, ask.ttl).await?;
+            let client = match session.client() {
+                Ok(client) => client,
+                Err(e) => {
+                    ended = Some(session.failed(e));
+                    continue;
+                }
+            };
+            match self.join_in(&session, &client, ask).await {
+                Ok(joined) => return Ok(joined),
+                Err(e) if is_over(&e) => ended = Some(session.failed(e)),
+                Err(e) => {
+                    // Refused is not in line; without an answer it may be.
+                    if !is_lost(&e) && session.place(&ask.req).is_none() {
+                        session.forget(&ask.req);
+                        self.forget(&ask.req);
+                    }
+                    return Err(session.failed(e));
+                }
+            }
+        }
+        Err(ended.unwrap_or_else(busy))
+    }
+
+    async fn join_in(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        client: &Client,
+        ask: &Ask,
+    ) -> Result<Joined<Place>, Zk> {
+        let parent = self.parent(&ask.lock);
+        let prefix = names::prefix(&ask.req, ask.mode);
+        // Sent before, and it may be in line.
+        let mut again = self.recall(&ask.req).is_some();
+        // Known before it is sent: whoever undoes it must find where it went.
+        self.remember(&ask.req, session);
+        let mut crowded = session.expect(ask.key());
+        if let Some(place) = session.place(&ask.req) {
+            return self.joined(session, client, place, None, ask).await;
+        }
+        for _ in 0..TRIES {
+            let sent = self.moment();
+            let made = match std::mem::take(&mut again) {
+                true => Err(Zk::ConnectionLoss),
+                // Behind others of this client it is not first.
+                false => self.create(session, client, &parent, &prefix, ask, crowded).await,
+            };
+            let (name, czxid, others) = match made {
+                Ok(made) => {
+                    session.heard(sent, self.moment());
+                    made
+                }
+                // The lock's own node is not ours to write to.
+                Err(Zk::NoAuth) if !crowded => {
+                    crowded = true;
+                    continue;
+                }
+                Err(Zk::NoNode) => match self.make_container(client, &parent).await {
+                    Ok(()) => continue,
+                    Err(e) if is_lost(&e) => {
+                        self.clock.sleep(AGAIN).await;
+                        continue;
+                    }
+                    Err(e) => return Err(e),
+                },
+                Err(e) if is_lost(&e) => {
+                    session.doubt(self.clock.now());
+                    match self.find(session, client, &parent, &names::guid(&ask.req)).await? {
+                        Some((name, czxid)) => (name, czxid, true),
+                        None => continue,
+                    }
+                }
+                Err(e) => return Err(e),
+            };
+            let token = token(czxid).map_err(|e| Zk::UnexpectedError(e.to_string()))?;
+            let place = Place::new(session, &parent, &name, token, ask, sent.boot);
+            session.seat(&ask.req, &place);
+            if self.is_spent(&ask.req) {
+                // Left while it joined.
+                match client.delete(place.path(), None).await {
+                    Ok(()) | Err(Zk::NoNode) => {}
+                    Err(_) => session.doubt(self.clock.now()),
+                }
+                session.forget(&ask.req);
+                return Ok(Joined::Spent);
+            }
+            let alone = (!others).then(|| self.alone(&place));
+            return self.joined(session, client, place, alone, ask).await;
+        }
+        Err(Zk::NoNode)
+    }
+
+    /// Makes an entry: its name, its transaction, and whether others may be in line.
+    async fn create(
+        &self,
+        session: &Session,
+        client: &Client,
+        parent: &str,
+        prefix: &str,
+        ask: &Ask,
+        crowded: bool,
+    ) -> Result<(String, i64, bool), Zk> {
+        let path = format!("{parent}/{prefix}");
+        let data = Record::of(ask, session.ttl).write();
+        let options = CreateMode::EphemeralSequential.with_acls(self.options.acls());
+        if crowded {
+            let (stat, sequence) = client.create(&path, &data, &options).await?;
+            return Ok((format!("{prefix}{sequence}"), stat.czxid, true));
+        }
+        let mut both = client.new_multi_writer();
+        both.add_create(&path, &data, &options)?;
+        both.add_set_data(parent, &[], None)?;
+        let made = both.commit().await.map_err(|e| of_multi(e).1)?;
+        // Servers before 3.8.2 leave out what a transaction created: that it was this transaction
+        // is told with the lock's own node.
+        let [MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] = &made[..]
+        else {
+            return Err(Zk::UnexpectedError(format!("a strange answer: {made:?}")));
+        };
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        Ok((name, stat.mzxid, stat.num_children != 1))
+    }
+
+    /// In line.
+    async fn joined(
+        &self,
+        session: &Session,
+        client: &Client,
+        place: Place,
+        alone: Option<Line>,
+        ask: &Ask,
+    ) -> Result<Joined<Place>, Zk> {
+        let line = match alone {
+            Some(line) => line,
+            None => self.join_line(client, &place, ask).await?,
+        };
+        let lease = session.lease();
+        if turn(&line, place.token()) == Turn::Mine {
+            place.hold(&lease);
+        }
+        Ok(Joined::In { place, line, lease })
+    }
+
+    /// The line of one who is in it: a look without an answer is repeated.
+    async fn join_line(&self, client: &Client, place: &Place, ask: &Ask) -> Result<Line, Zk> {
+        loop {
+            match self.line_of(client, &ask.lock, place).await {
+                Err(e) if is_lost(&e) => self.clock.sleep(AGAIN).await,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Looks for an entry of a request, made by this very session. Those that another session of
+    /// ours made are removed: nobody stands for them.
+    pub(crate) async fn find(
+        &self,
+        session: &Session,
+        client: &Client,
+        parent: &str,
+        guid: &str,
+    ) -> Result<Option<(String, i64)>, Zk> {
+        loop {
+            match self.find_once(session, client, parent, guid).await {
+                Err(e) if is_lost(&e) => self.clock.sleep(AGAIN).await,
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn find_once(
+        &self,
+        session: &Session,
+        client: &Client,
+        parent: &str,
+        guid: &str,
+    ) -> Result<Option<(String, i64)>, Zk> {
+        let sync = client.sync(parent);
+        let list = client.list_children(parent);
+        let children = match (sync.await, list.await) {
+            (Ok(()), Ok(children)) => children,
+            (_, Err(Zk::NoNode)) | (Err(Zk::NoNode), _) => return Ok(None),
+            (Err(e), _) | (_, Err(e)) => return Err(e),
+        };
+        let mut found = None;
+        for name in children.into_iter().filter(|name| name.starts_with(guid)) {
+            let path = format!("{parent}/{name}");
+            match client.check_stat(&path).await? {
+                Some(stat) if stat.ephemeral_owner == session.id() && found.is_none() => {
+                    found = Some((name, stat.czxid));
+                }
+                Some(_) => match client.delete(&path, None).await {
+                    Ok(()) | Err(Zk::NoNode) => {}
+                    Err(e) => return Err(e),
+                },
+                None => {}
+            }
+        }
+        Ok(found)
+    }
+
+    async fn make_container(&self, client: &Client, path: &str) -> Result<(), Zk> {
+        let options = CreateMode::Container.with_acls(self.options.acls());
+        for _ in 0..TRIES {
+            match client.create(path, &[], &options).await {
+                Ok(_) | Err(Zk::NodeExists) => return Ok(()),
+                Err(Zk::NoNode) => self.make_root(client).await?,
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Zk::NoNode)
+    }
+
+    async fn make_root(&self, client: &Client) -> Result<(), Zk> {
+        let options = CreateMode::Persistent.with_acls(self.options.acls());
+        client.mkdir(&self.options.root, &options).await
+    }
+
+    /// Makes a container below the root.
+    pub(crate) async fn make(&self, client: &Client, path: &str) -> Result<(), Error> {
+        self.make_container(client, path).await.map_err(crate::trouble::trouble)
+    }
+}
+
+fn busy() -> Error {
+    Error::new(Kind::Unreachable, "sessions end as soon as they are opened")
+        .with_hint("see the servers' log")
+}

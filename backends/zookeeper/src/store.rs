@@ -1,0 +1,287 @@
+//! The store: the moves of the line family.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use distlock_core::capability::Capability;
+use distlock_core::info::Query;
+use distlock_core::lease::{Ears, Wake};
+use distlock_core::line::{Entry, Joined, Keeping, Line, LineStore, Lined, Proven, Spot};
+use distlock_core::seam::{Ask, Backend, Force, Forced, Kept, Key, Released};
+use distlock_core::url::StoreUrl;
+use distlock_core::{BootInstant, Clock, Error, FullName, Moment, Proof, ReqId, Store, Token, Ttl};
+use tokio::sync::{Mutex as Turn, Semaphore};
+use zookeeper_client::{Client, Error as Zk};
+
+use crate::capability::capability;
+use crate::look::Listing;
+use crate::names;
+use crate::options::ZooKeeperOptions;
+use crate::place::Place;
+use crate::pool::Pool;
+use crate::session::Session;
+use crate::trouble::trouble;
+
+/// How long a request that left is remembered: longer than anything sent stays under way.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+const JOINS: usize = 32;
+
+/// Locks in a ZooKeeper ensemble.
+///
+/// Dropping it ends the connections; what it still has in line ends with its sessions.
+pub struct ZooKeeper(Arc<Shared>);
+
+/// What the moves share with what goes on in the background.
+pub(crate) struct Shared {
+    pub(crate) site: String,
+    pub(crate) cluster: String,
+    pub(crate) options: ZooKeeperOptions,
+    pub(crate) clock: Clock,
+    pub(crate) pool: Pool,
+    ears: OnceLock<Ears>,
+    requests: Mutex<Requests>,
+    /// So many join at once: what each needs meanwhile is more than it needs to wait.
+    joins: Semaphore,
+    /// The last long line that was read.
+    pub(crate) listing: Turn<Option<Listing>>,
+    closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Requests {
+    /// The session each join was last sent in, until it has left.
+    sent: HashMap<ReqId, Arc<Session>>,
+    spent: HashMap<ReqId, BootInstant>,
+    forgetting: VecDeque<(BootInstant, ReqId)>,
+}
+
+impl ZooKeeper {
+    /// Connects to the ensemble of a URL: see [`ZooKeeperOptions::from_url`].
+    ///
+    /// # Errors
+    /// [`Kind::Usage`](distlock_core::Kind::Usage) for a URL that cannot be;
+    /// [`Kind::Unreachable`](distlock_core::Kind::Unreachable) when no session is opened within
+    /// five seconds; [`Kind::Refused`](distlock_core::Kind::Refused) for a server that is read-only;
+    /// [`Kind::Credentials`](distlock_core::Kind::Credentials) when the login may not write under
+    /// the path.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends what it had opened.
+    pub async fn connect(url: &StoreUrl) -> Result<Self, Error> {
+        Self::connect_with(ZooKeeperOptions::from_url(url)?, Clock::system()).await
+    }
+
+    /// Connects with options, on a given clock: the one that deadlines are counted on. The servers'
+    /// own cannot be held.
+    ///
+    /// # Errors
+    /// As [`ZooKeeper::connect`].
+    ///
+    /// # Cancel safety
+    /// As [`ZooKeeper::connect`].
+    pub async fn connect_with(options: ZooKeeperOptions, clock: Clock) -> Result<Self, Error> {
+        let shared = Arc::new(Shared {
+            site: options.site(),
+            cluster: options.cluster(),
+            options,
+            clock,
+            pool: Pool::default(),
+            ears: OnceLock::new(),
+            requests: Mutex::default(),
+            joins: Semaphore::new(JOINS),
+            listing: Turn::default(),
+            closed: AtomicBool::new(false),
+        });
+        // The one that most acquires will use: a wrong address or login shows here.
+        let first = shared.pool.session(&shared, Ttl::default().get()).await;
+        first.map_err(|e| e.during("connect").store(&shared.site))?;
+        Ok(Self(shared))
+    }
+}
+
+impl Drop for ZooKeeper {
+    /// Takes effect at once: connections end, sessions when their time is over.
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Shared {
+    pub(crate) fn moment(&self) -> Moment {
+        capability().moment(&self.clock)
+    }
+
+    /// The node of a lock.
+    pub(crate) fn parent(&self, lock: &FullName) -> String {
+        format!("{}/{}", self.options.root, names::encode(lock))
+    }
+
+    /// Where clients keep the nodes they write to.
+    pub(crate) fn clients(&self) -> String {
+        format!("{}/{}", self.options.root, names::CLIENTS)
+    }
+
+    pub(crate) fn tell(&self, wake: Wake) {
+        if let Some(ears) = self.ears.get()
+            && !self.closed.load(Ordering::Acquire)
+        {
+            ears(wake);
+        }
+    }
+
+    /// A connection for questions that belong to no session.
+    pub(crate) async fn any_client(self: &Arc<Self>) -> Result<Arc<Client>, Error> {
+        if let Some(client) = self.pool.any().and_then(|s| s.client().ok()) {
+            return Ok(client);
+        }
+        let session = self.pool.session(self, Ttl::default().get()).await?;
+        session.client().map_err(trouble)
+    }
+
+    /// What a waiter asks for, as long as its place can be believed in: it must hear of its end in
+    /// time, and not wait for an answer first.
+    pub(crate) async fn in_time<T>(
+        &self,
+        session: &Session,
+        call: impl Future<Output = Result<T, Zk>>,
+    ) -> Result<T, Zk> {
+        let left = session.lease().left(self.moment());
+        self.clock.timeout(left, call).await.unwrap_or(Err(Zk::Timeout))
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A join is about to be sent.
+    pub(crate) fn remember(&self, req: &ReqId, session: &Arc<Session>) {
+        self.requests().sent.insert(*req, session.clone());
+    }
+
+    /// The session a join was sent in.
+    pub(crate) fn recall(&self, req: &ReqId) -> Option<Arc<Session>> {
+        self.requests().sent.get(req).cloned()
+    }
+
+    pub(crate) fn forget(&self, req: &ReqId) {
+        self.requests().sent.remove(req);
+    }
+
+    pub(crate) fn is_spent(&self, req: &ReqId) -> bool {
+        self.requests().spent.contains_key(req)
+    }
+
+    /// A request left: it never joins again.
+    pub(crate) fn spend(&self, req: &ReqId) {
+        let now = self.clock.now();
+        let mut requests = self.requests();
+        let requests = &mut *requests;
+        while requests.forgetting.front().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, req)) = requests.forgetting.pop_front() {
+                requests.spent.remove(&req);
+            }
+        }
+        let until = now.plus(REMEMBERED);
+        if requests.spent.insert(*req, until).is_none() {
+            requests.forgetting.push_back((until, *req));
+        }
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        for session in self.pool.clear() {
+            session.end();
+        }
+    }
+}
+
+/// What a lock's node is called, below the path of the URL: for tools that look by themselves.
+#[must_use]
+pub fn node(lock: &FullName) -> String {
+    names::encode(lock)
+}
+
+impl Store for ZooKeeper {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        Arc::new(Lined::new(self))
+    }
+}
+
+impl LineStore for ZooKeeper {
+    type Place = Place;
+
+    fn capability(&self) -> &Capability {
+        capability()
+    }
+
+    fn site(&self) -> &str {
+        &self.0.site
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    fn token(&self, place: &Place) -> Token {
+        place.token()
+    }
+
+    /// No write of ours changes an entry once it is made, and an operator's mark does.
+    fn proof(&self, place: &Place) -> Option<Proof> {
+        Some(Proof { key: place.path().to_owned(), version: 0 })
+    }
+
+    async fn join(&self, ask: &Ask) -> Result<Joined<Place>, Error> {
+        let _one = self.0.joins.acquire().await;
+        Box::pin(self.0.join(ask)).await.map_err(|e| self.at(e))
+    }
+
+    async fn line(&self, lock: &FullName, me: &Place) -> Result<Line, Error> {
+        self.0.line(lock, me).await.map_err(|e| self.at(e))
+    }
+
+    async fn line_up(&self, key: &Key, me: &Place) -> Result<(Line, Option<Proven>), Error> {
+        self.0.line_up(key, me).await.map_err(|e| self.at(e))
+    }
+
+    async fn gone(&self, lock: &FullName, watch: &[Spot], _seen: u64) {
+        self.0.gone(lock, watch).await;
+    }
+
+    async fn prove(&self, key: &Key, place: &Place) -> Result<Proven, Error> {
+        self.0.prove(key, place).await.map_err(|e| self.at(e))
+    }
+
+    async fn keep(&self, places: &[Keeping<Place>]) -> Vec<Kept> {
+        self.0.keep(places).await
+    }
+
+    async fn leave(&self, key: &Key, place: Option<&Place>) -> Result<Released, Error> {
+        self.0.leave(key, place).await.map_err(|e| self.at(e))
+    }
+
+    async fn lines(&self, query: &Query) -> Result<Vec<(FullName, Line)>, Error> {
+        self.0.lines(query).await.map_err(|e| self.at(e))
+    }
+
+    async fn oust(&self, lock: &FullName, entry: &Entry, how: Force) -> Result<Forced, Error> {
+        self.0.oust(lock, entry, how).await.map_err(|e| self.at(e))
+    }
+
+    fn listen(&self, ears: Ears) {
+        let _ = self.0.ears.set(ears);
+    }
+
+    async fn close(&self) {
+        self.0.close();
+    }
+}
+
+impl ZooKeeper {
+    fn at(&self, e: Error) -> Error {
+        e.store(&self.0.site)
+    }
+}
