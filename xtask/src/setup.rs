@@ -8,12 +8,13 @@ use std::process::Command;
 use crate::part::follow;
 
 /// A program the tests start, and the Debian package it comes from.
-const NEEDED: [(&str, &str); 5] = [
+const NEEDED: [(&str, &str); 6] = [
     ("redis-server", "redis-server"),
     ("memcached", "memcached"),
     ("mariadbd", "mariadb-server"),
     ("postgres", "postgresql"),
     ("pgbouncer", "pgbouncer"),
+    ("chromium", "chromium"),
 ];
 
 /// Keeps a freshly installed server from being started by its package.

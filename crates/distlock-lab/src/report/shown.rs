@@ -1,0 +1,114 @@
+//! What a run showed, in one mark and a few words.
+
+use std::collections::HashMap;
+
+use super::escape::count;
+use crate::record::{Expect, Run, Verdict};
+
+/// What can be counted in a run's history.
+pub(super) struct Shown {
+    /// Two guards of one lock were valid at once.
+    pub(super) two_holders: bool,
+    /// Writes to a resource that compares tokens.
+    pub(super) fenced: usize,
+    /// Those it refused.
+    pub(super) refused: usize,
+    /// Those it took although it had taken a higher token before: the fence failed.
+    pub(super) went_back: usize,
+}
+
+impl Shown {
+    pub(super) fn by(run: &Run) -> Self {
+        let mut writes: Vec<_> = run.writes.iter().filter(|write| write.fenced).collect();
+        writes.sort_by_key(|write| write.at);
+        let (mut refused, mut went_back) = (0, 0);
+        let mut highest: HashMap<usize, u64> = HashMap::new();
+        for write in &writes {
+            let (token, high) = (write.token.unwrap_or(0), highest.entry(write.lock).or_default());
+            match write.accepted {
+                false => refused += 1,
+                true if token < *high => went_back += 1,
+                true => *high = token,
+            }
+        }
+        Shown { two_holders: !run.overlaps.is_empty(), fenced: writes.len(), refused, went_back }
+    }
+}
+
+/// A run's outcome at a glance. Each has a shape of its own: colour alone would not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mark {
+    /// Clean, as expected.
+    Clean,
+    /// Something went wrong, as expected.
+    Harm,
+    /// Two holders at once, as expected.
+    TwoHolders,
+    /// Not what was expected.
+    Unexpected,
+}
+
+impl Mark {
+    pub(super) fn of(run: &Run) -> Self {
+        match (run.verdict, run.expect) {
+            (Verdict::Unexpected, _) => Mark::Unexpected,
+            (_, Expect::Clean) => Mark::Clean,
+            (_, Expect::Violates) if run.overlaps.is_empty() => Mark::Harm,
+            (_, Expect::Violates) => Mark::TwoHolders,
+        }
+    }
+
+    pub(super) fn glyph(self) -> &'static str {
+        match self {
+            Mark::Clean => "✓",
+            Mark::Harm => "▲",
+            Mark::TwoHolders => "◐",
+            Mark::Unexpected => "✗",
+        }
+    }
+
+    pub(super) fn class(self) -> &'static str {
+        match self {
+            Mark::Clean => "clean",
+            Mark::Harm => "harm",
+            Mark::TwoHolders => "two",
+            Mark::Unexpected => "bad",
+        }
+    }
+}
+
+/// `two holders, as expected; fence held`
+pub(super) fn words(run: &Run) -> String {
+    let shown = Shown::by(run);
+    let came = match Mark::of(run) {
+        Mark::Clean => "clean, as expected",
+        Mark::Harm => "went wrong, as expected",
+        Mark::TwoHolders => "two holders, as expected",
+        Mark::Unexpected => match (run.expect, shown.two_holders) {
+            (Expect::Violates, _) => "unexpected: nothing went wrong, and it had to",
+            (Expect::Clean, true) => "unexpected: two holders",
+            (Expect::Clean, false) => "unexpected: a checker found something",
+        },
+    };
+    let fence = match &shown {
+        Shown { fenced: 0, .. } => String::new(),
+        Shown { went_back: 0, refused: 0, .. } => "; fence held".to_owned(),
+        Shown { went_back: 0, refused, .. } => {
+            format!("; fence held ({} refused)", count(*refused, "late write", "late writes"))
+        }
+        Shown { went_back, .. } => {
+            format!("; {} past the fence", count(*went_back, "late write", "late writes"))
+        }
+    };
+    format!("{came}{fence}")
+}
+
+/// Nanoseconds as people read them.
+pub(super) fn seconds(nanos: u64) -> String {
+    let seconds = nanos as f64 / 1e9;
+    match seconds {
+        s if s >= 10.0 => format!("{s:.0} s"),
+        s if s >= 1.0 => format!("{s:.1} s"),
+        s => format!("{:.0} ms", s * 1e3),
+    }
+}
