@@ -43,7 +43,8 @@ fn timeline(run: &Run) -> Value {
     let (waits, waits_left) = thinned(&run.waits, |_| false);
     let (writes, writes_left) =
         thinned(&run.writes, |w| !w.accepted || telling(w.lock, w.at, w.at));
-    let (faults, faults_left) = thinned(&run.faults, |_| false);
+    let (mut faults, faults_left) = thinned(&run.faults, |_| false);
+    faults.sort_by_key(|fault| fault.at);
     let (overlaps, overlaps_left) = thinned(&run.overlaps, |_| false);
     let moments: Vec<u64> =
         run.violations.iter().filter_map(|v| v.at).take(MARKS).map(micros).collect();

@@ -34,7 +34,8 @@ function show(place) {
 }
 
 function furnish(place, run) {
-  place.whole = Math.max(1, run.time, ...run.holds.map(h => h[4]), ...run.writes.map(w => w[3]));
+  place.whole = Math.max(1, run.time, ...run.holds.map(h => h[4]), ...run.writes.map(w => w[3]),
+    ...run.faults.map(f => f[0]));
   place.view = [0, place.whole];
   const tools = node('div', 'bar-tools'), read = node('span', 'read');
   const zoom = (factor, shift) => () => {

@@ -101,5 +101,5 @@ fn pictured(outline: &Outline<'_>) -> String {
             .collect();
         stores.push_str(&rows);
     }
-    format!("{note}{stores}")
+    format!("{note}<div class=\"runs\">{stores}</div>")
 }

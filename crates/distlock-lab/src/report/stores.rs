@@ -43,7 +43,11 @@ fn holders(outline: &Outline<'_>, runs: &[&Run]) -> String {
     }
     let two: Vec<&&Run> = runs.iter().filter(|run| !run.overlaps.is_empty()).collect();
     if two.is_empty() {
-        return "<b class=\"clean\">No</b>, never.".to_owned();
+        let runs = match runs.len() {
+            1 => "in one run".to_owned(),
+            n => format!("in none of {} runs", thousands(n)),
+        };
+        return format!("<b class=\"clean\">No</b>, {runs}.");
     }
     let mut titles: Vec<&str> = Vec::new();
     for run in &two {

@@ -36,6 +36,7 @@ function colour(place, count) {
 /** Microseconds as people read them. */
 function span(micros) {
   const ms = micros / 1000;
+  if (micros === 0) return '0';
   if (ms >= 100) return `${+(ms / 1000).toFixed(ms >= 10000 ? 1 : 2)} s`;
   return ms >= 1 ? `${+ms.toFixed(1)} ms` : `${Math.round(micros)} µs`;
 }
@@ -75,7 +76,7 @@ function groups(run) {
 function sizes(lanes, narrow) {
   if (lanes <= 14) return { bar: 16, gap: 8, name: true };
   if (lanes <= 40) return { bar: narrow ? 8 : 11, gap: 4, name: true };
-  return { bar: 4, gap: 1, name: false };
+  return lanes <= 100 ? { bar: 5, gap: 1, name: false } : { bar: 2.5, gap: 0.5, name: false };
 }
 
 /** The picture of a run between two moments. */
@@ -87,7 +88,7 @@ function timeline(run, width, view) {
   const inner = right - left, scale = inner / Math.max(1, view[1] - view[0]);
   const x = t => left + (Math.min(Math.max(t, view[0]), view[1]) - view[0]) * scale;
   const seen = (from, until) => until >= view[0] && from <= view[1];
-  const back = svg('g', {}), front = svg('g', {}), top = svg('g', {});
+  const back = svg('g', {}), front = svg('g', {}), top = svg('g', {}), words = svg('g', {});
   const who = client => run.clients[client] ?? `client ${client}`;
   const token = place => place === null ? 'without a token' : `token ${run.tokens[place]}`;
   const lockOf = lock => run.locks.length > 1 ? ` of ${run.locks[lock]}` : '';
@@ -98,12 +99,12 @@ function timeline(run, width, view) {
   const taken = [[], [], [], []];
   for (const fault of faults) {
     const at = x(fault.at);
-    for (const words of [`${fault.n} ${fault.what}: ${fault.whom}`, `${fault.n} ${fault.what}`, `${fault.n}`]) {
-      const wide = words.length * 6.4 + 10, start = at + wide > right ? at - wide : at;
+    for (const text of [`${fault.n} ${fault.what}: ${fault.whom}`, `${fault.n} ${fault.what}`, `${fault.n}`]) {
+      const wide = text.length * 6.4 + 10, start = at + wide > right ? at - wide : at;
       fault.row = start < 0 ? -1 : taken.findIndex(row => row.every(([a, b]) => start >= b || start + wide <= a));
       if (fault.row < 0) continue;
       taken[fault.row].push([start, start + wide]);
-      Object.assign(fault, { words, end: start < at });
+      Object.assign(fault, { text, end: start < at });
       break;
     }
   }
@@ -116,8 +117,9 @@ function timeline(run, width, view) {
   for (const group of all) {
     if (run.locks.length > 1 || group.overlaps.length) {
       y += 16;
-      if (run.locks.length > 1) top.append(label(4, y - 4, `lock ${group.name}`, 'dim'));
+      if (run.locks.length > 1) top.append(label(4, y - 4, `lock ${group.name}`, 'lock'));
     }
+    if (!size.name) top.append(label(left, y += 12, `${group.lanes.length} clients, a lane each`, 'dim')), y += 6;
     const begin = y;
     for (const lane of group.lanes) {
       if (narrow && size.name) y += 13;
@@ -127,15 +129,15 @@ function timeline(run, width, view) {
         const text = name.length > most ? name.slice(0, most - 1) + '…' : name;
         top.append(narrow ? label(left, y - 3, text, 'dim') : label(left - 10, middle + 4, text, 'who', 'end'));
       }
-      back.append(svg('path', { d: `M${left} ${middle}H${right}`, class: 'lane' }));
+      if (size.name) back.append(svg('path', { d: `M${left} ${middle}H${right}`, class: 'lane' }));
       const spot = { y: y - 2, height: height + 4 };
       laneOf.set(lane.client, [...laneOf.get(lane.client) ?? [], spot]);
       for (const [, lock, from, until] of lane.waits) {
         if (!seen(from, until)) continue;
         const tip = `${who(lane.client)} waits for the lock${lockOf(lock)}: ${span(from)} to ${span(until)} (${span(until - from)})`;
         const a = x(from), b = Math.max(x(until), a + 1);
-        front.append(svg('path', { d: `M${a} ${middle}H${b}`, class: 'wait' }));
-        front.append(svg('rect', { x: a, y: middle - 4, width: b - a, height: 8, class: 'hit' }, tip));
+        front.append(svg('path', { d: `M${a} ${middle}H${b}`, class: size.name ? 'wait' : 'wait thin' }));
+        front.append(svg('rect', { x: a, y: middle - size.bar / 2, width: b - a, height: size.bar, class: 'hit' }, tip));
       }
       for (const hold of lane.holds) drawHold(hold, y + hold.row * (size.bar + 2));
       y += height + size.gap;
@@ -167,7 +169,7 @@ function timeline(run, width, view) {
   const said = `${run.clients.length} clients, ${run.holds.length} holds, ${run.faults.length} faults, `
     + `${run.overlaps.length} stretches with two holders, ${run.writes.length} writes`;
   const picture = svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': said });
-  picture.append(back, front, top);
+  picture.append(back, front, top, words);
   return Object.assign(picture, { moment: px => view[0] + (Math.min(Math.max(px, left), right) - left) / scale });
 
   function drawHold([client, lock, place, from, until, end], at) {
@@ -177,7 +179,7 @@ function timeline(run, width, view) {
       + `${span(from)} to ${span(until)} (${span(until - from)}); ${ENDS[end] ?? end}`;
     front.append(svg('rect', {
       x: a, y: at, width: wide, height: size.bar, rx: Math.min(2.5, wide / 3), fill: look.fill,
-      class: wide > 4 ? 'hold edge' : 'hold',
+      class: wide > 4 && size.bar > 6 ? 'hold edge' : 'hold',
     }, tip));
     const tail = a + wide, middle = at + size.bar / 2;
     if (until <= view[1] && size.bar > 6) {
@@ -193,18 +195,19 @@ function timeline(run, width, view) {
     const text = [`token ${digits}`, digits, `…${digits.slice(-4)}`].find(t => t.length * 6.6 + 10 <= wide);
     if (!text || digits === '') return;
     const node = label(a + wide / 2, middle + 3.8, text, 'on', 'middle');
-    node.setAttribute('style', `fill:${look.text}`);
-    front.append(node);
+    // Above the red stripes, with a rim of the bar's own colour, so that it can be read on them.
+    node.setAttribute('style', `fill:${look.text};stroke:${look.fill}`);
+    words.append(node);
   }
 
   function nameOverlaps(group, begin) {
     let free = left;
     for (const [, from, until] of group.overlaps) {
-      const words = 'two holders', wide = words.length * 6.9;
+      const said = 'two holders', wide = said.length * 6.9;
       if (!seen(from, until)) continue;
       const centre = (x(from) + x(until)) / 2, start = Math.min(Math.max(centre - wide / 2, left), right - wide);
       if (start < free) continue;
-      top.append(label(start, begin - 7, words, 'over'));
+      top.append(label(start, begin - 7, said, 'over'));
       free = start + wide + 8;
     }
   }
@@ -236,7 +239,7 @@ function timeline(run, width, view) {
     return middle + 16;
   }
 
-  function drawFault({ at, until, what, whom, n, row, words, end }) {
+  function drawFault({ at, until, what, whom, n, row, text, end }) {
     const from = x(at), tip = `${n}. ${what}: ${whom}, at ${span(at)}` + (until === null ? '' : `, until ${span(until)}`);
     const client = run.clients.indexOf(whom);
     if (until !== null) {
@@ -250,6 +253,6 @@ function timeline(run, width, view) {
     if (at < view[0]) return;
     back.append(svg('path', { d: `M${from} ${row < 0 ? strip : row * 14 + 4}V${bottom}`, class: 'fault-line' }));
     top.append(svg('path', { d: `M${from - 5} ${strip - 1}H${from + 5}L${from} ${strip + 8}Z`, class: 'fault-mark fault' }, tip));
-    if (words) top.append(label(end ? from - 4 : from + 4, row * 14 + 11, words, '', end ? 'end' : 'start'));
+    if (text) top.append(label(end ? from - 4 : from + 4, row * 14 + 11, text, '', end ? 'end' : 'start'));
   }
 }
