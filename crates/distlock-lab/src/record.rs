@@ -1,219 +1,218 @@
-//! What a run of the lab leaves behind: the JSON of `--json`, and all that the report is made of.
+//! What a run of the lab leaves behind: one JSON file, from which the report page is made.
 //!
-//! Times are nanoseconds from the start of their run, on the host's shared clock. Clients and locks
-//! are named once a run and then spoken of by their place in those lists.
+//! Times are nanoseconds from the start of their run, on the host's boot clock.
 
 use serde::{Deserialize, Serialize};
 
-/// Everything one or several runs of the lab found.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Everything of one call of the lab.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Record {
-    /// The seed all plans of faults come from.
+    /// The seed that all plans came from.
     pub seed: u64,
-    /// When the lab started, in RFC 3339.
+    /// When it began, as in RFC 3339.
     pub started: String,
-    /// The version of distlock that was tried.
+    /// The version of distlock.
     pub version: String,
-    /// The stores, in the order to show them.
+    /// The stores, in the order of the lab.
     pub stores: Vec<String>,
-    /// The stories, in the order to show them.
+    /// The stories, in the order of the lab.
     pub stories: Vec<Story>,
-    /// Each run, in the order they were made.
+    /// Every run.
     pub runs: Vec<Run>,
-    /// The seeded bugs, when they were tried.
+    /// The seeded bugs, when they were let loose.
     pub teeth: Vec<Tooth>,
 }
 
-/// A failure story: the same chain of events told on every store it fits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// One story.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Story {
-    /// Its short name, as given to `--story`.
+    /// Its name on the command line.
     pub id: String,
     /// Its title.
     pub title: String,
-    /// What one learns from it, in plain words.
+    /// What one learns from it, in a sentence.
     pub teaches: String,
 }
 
-/// One run: a store, a workload, faults, and what came of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What a run was for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A story as it should be.
+    Story,
+    /// The same without what keeps it safe: it must go wrong.
+    Control,
+    /// Random faults under random work.
+    Random,
+}
+
+/// What a run was expected to show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Expect {
+    /// No violation.
+    Clean,
+    /// A violation, of the kind the story names.
+    Violates,
+}
+
+/// Whether it did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It did.
+    AsExpected,
+    /// It did not, or it did not come to its end.
+    Unexpected,
+}
+
+/// One run of one story, or one round of random faults.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// The store it ran on.
+    /// The store.
     pub store: String,
-    /// The story's id; for a random round the workload's.
+    /// The story; `random` for a round.
     pub story: String,
-    /// What sort of run it was.
+    /// What it was for.
     pub kind: Kind,
-    /// Which round of its kind.
+    /// Which of several.
     pub round: u32,
-    /// The seed of its own plan.
+    /// The seed that gives the same plan again.
     pub seed: u64,
-    /// What had to come out.
+    /// What was expected.
     pub expect: Expect,
-    /// Whether it did.
+    /// Whether it came so.
     pub verdict: Verdict,
     /// What happened, in one sentence.
     pub said: String,
     /// How long it took.
     pub nanos: u64,
-    /// The clients' names.
+    /// The names of the clients.
     pub clients: Vec<String>,
-    /// How many times a lock was granted.
+    /// How many grants there were.
     pub grants: u32,
-    /// The locks' names.
+    /// The names of the locks.
     pub locks: Vec<String>,
-    /// When which client's guard was valid.
+    /// Who held what and when.
     pub holds: Vec<Hold>,
-    /// When which client waited.
+    /// Who waited for what and when.
     pub waits: Vec<Wait>,
-    /// What was done to clients, servers and the ways between them.
+    /// What was done to whom.
     pub faults: Vec<Fault>,
-    /// What reached the resource that the lock protects.
+    /// What was written to what the locks protect.
     pub writes: Vec<Write>,
-    /// Where two guards of one lock were valid at once.
+    /// When two held one lock.
     pub overlaps: Vec<Overlap>,
     /// What the checkers found.
     pub violations: Vec<Violation>,
 }
 
-/// What sort of run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// How a hold ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A story as a user would live it.
-    Story,
-    /// A story with a protection taken away: it must go wrong, or the checkers are blind.
-    Control,
-    /// A round of random faults.
-    Random,
+pub enum End {
+    /// Given back.
+    Released,
+    /// Its holder found out that it was lost.
+    Lost,
+    /// Its process was killed.
+    Killed,
+    /// It ran out, and its holder did not look.
+    Expired,
+    /// It was valid to the end of the run.
+    Open,
 }
 
-/// What has to come out of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Expect {
-    /// No checker finds anything.
-    Clean,
-    /// A checker finds something.
-    Violates,
-}
-
-/// Whether what had to come out did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// It did.
-    AsExpected,
-    /// It did not.
-    Unexpected,
-}
-
-/// A guard, for as long as it was valid.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A client believed in a lock.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hold {
-    /// Whose.
+    /// Which client.
     pub client: usize,
-    /// Of which lock.
+    /// Which lock.
     pub lock: usize,
-    /// With which fencing token.
+    /// With which token.
     pub token: u64,
-    /// Valid from.
+    /// From when.
     pub from: u64,
-    /// Valid until.
+    /// Until when.
     pub until: u64,
     /// How it ended.
     pub end: End,
 }
 
-/// How a guard ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum End {
-    /// Its client gave it back.
-    Released,
-    /// Its client was told that it is lost.
-    Lost,
-    /// Its client died.
-    Killed,
-    /// Its deadline passed.
-    Expired,
-    /// It was still valid when the run ended.
-    Open,
-}
-
-/// A wait for a lock.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A client waited for a lock.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Wait {
-    /// Whose.
+    /// Which client.
     pub client: usize,
     /// For which lock.
     pub lock: usize,
-    /// Since.
+    /// From when.
     pub from: u64,
-    /// Until granted, given up or cut short.
+    /// Until when.
     pub until: u64,
 }
 
-/// Something that was broken on purpose.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Something was done to a client or a server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Fault {
-    /// When it began.
+    /// When.
     pub at: u64,
-    /// When it was healed, for one that lasts.
+    /// When it was over, if it was.
     pub until: Option<u64>,
-    /// What was done, in a word or two.
+    /// What.
     pub what: String,
-    /// To whom: a client's name, or a server's.
+    /// To whom.
     pub whom: String,
 }
 
-/// A write that reached the resource.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A write to what a lock protects.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Write {
     /// When.
     pub at: u64,
-    /// By whom.
+    /// By which client.
     pub client: usize,
-    /// Under which lock.
+    /// To what this lock protects.
     pub lock: usize,
-    /// With which token, when it carried one.
+    /// With which token.
     pub token: Option<u64>,
-    /// Whether the resource took it.
+    /// Whether it was let in.
     pub accepted: bool,
-    /// Whether the resource compared tokens.
+    /// Whether the token was looked at.
     pub fenced: bool,
 }
 
-/// Two guards of one lock, valid at once.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Two believed in one lock.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Overlap {
     /// Which lock.
     pub lock: usize,
-    /// From.
+    /// From when.
     pub from: u64,
-    /// Until.
+    /// Until when.
     pub until: u64,
 }
 
 /// What a checker found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Violation {
-    /// Which checker.
+    /// Which checker: `C1` to `C8`.
     pub checker: String,
-    /// What it found, in words.
+    /// What is wrong.
     pub what: String,
-    /// When, where it has a moment.
+    /// When, if it has a moment.
     pub at: Option<u64>,
 }
 
-/// A bug put in on purpose, and whether the lab noticed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A seeded bug, and whether the lab saw it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Tooth {
     /// Its name.
     pub bug: String,
-    /// What it does wrong, in words.
+    /// What it breaks, in a sentence.
     pub says: String,
-    /// The checker that caught it, if one did.
+    /// The checker that saw it, and where.
     pub caught_by: Option<String>,
     /// After how many rounds.
     pub rounds: u32,

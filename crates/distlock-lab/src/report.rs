@@ -5,6 +5,7 @@
 //! can be read without JavaScript; the pictures are drawn by the page's own script from the
 //! data it carries, when somebody looks at them.
 
+mod checkers;
 mod data;
 mod escape;
 mod headline;

@@ -37,7 +37,7 @@ fn cell(runs: &[&(usize, &Run)], store: &str) -> String {
             let (class, glyph) = (worst.class(), worst.glyph());
             let times = match of_kind().count() {
                 1 => String::new(),
-                n => format!(" ({n} rounds)"),
+                n => format!(" (the worst of {n} runs)"),
             };
             let control = if kind == Kind::Control { "control, " } else { "" };
             let says = text(&format!("{store}: {control}{}{times}", words(run)));

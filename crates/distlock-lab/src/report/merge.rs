@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use crate::record::{Kind, Record, Run};
+use crate::record::{Record, Run};
 
 /// Two records as one, `later` being the one made later.
 ///
 /// The same run (store, story, kind, round and seed) counts once, as it ended the later time; so
-/// does a seeded bug. Seed and date are the later ones (each run keeps its own seed); versions that
+/// does a seeded bug. A story that is several runs under one name keeps them all. Seed and date are the later ones (each run keeps its own seed); versions that
 /// differ are both named, because the page must not speak for one that did not make all its runs.
 pub fn merge(earlier: Record, later: Record) -> Record {
     let version = match earlier.version.split(", ").any(|version| version == later.version) {
@@ -21,14 +21,33 @@ pub fn merge(earlier: Record, later: Record) -> Record {
         version,
         stores: joined(earlier.stores, later.stores, String::clone),
         stories: joined(earlier.stories, later.stories, |story| story.id.clone()),
-        runs: joined(earlier.runs, later.runs, key),
+        runs: unnumbered(joined(numbered(earlier.runs), numbered(later.runs), |(n, run)| {
+            (*n, key(run))
+        })),
         teeth: joined(earlier.teeth, later.teeth, |tooth| tooth.bug.clone()),
     }
 }
 
 /// What makes a run the same run.
-fn key(run: &Run) -> (String, String, Kind, u32, u64) {
-    (run.store.clone(), run.story.clone(), run.kind, run.round, run.seed)
+type Key = (String, String, u8, u32, u64);
+
+fn key(run: &Run) -> Key {
+    (run.store.clone(), run.story.clone(), run.kind as u8, run.round, run.seed)
+}
+
+/// Each run with how many of its key came before it in its own record: the acts of one story.
+fn numbered(runs: Vec<Run>) -> Vec<(usize, Run)> {
+    let mut seen: HashMap<Key, usize> = HashMap::new();
+    let number = |run: Run| {
+        let before = seen.entry(key(&run)).or_default();
+        *before += 1;
+        (*before, run)
+    };
+    runs.into_iter().map(number).collect()
+}
+
+fn unnumbered(runs: Vec<(usize, Run)>) -> Vec<Run> {
+    runs.into_iter().map(|(_, run)| run).collect()
 }
 
 /// The items of both in their order; of two with one key the later, in the earlier one's place.

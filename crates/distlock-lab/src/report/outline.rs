@@ -1,6 +1,6 @@
 //! What the page is made of: the record's stores and stories, and which runs get a row.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::record::{Kind, Record, Run, Verdict};
 
@@ -19,7 +19,10 @@ pub(super) struct Chapter<'a> {
 /// The record, with every store and story that a run names, also one its lists forgot.
 pub(super) struct Outline<'a> {
     pub(super) record: &'a Record,
+    /// The stores that have a run.
     pub(super) stores: Vec<&'a str>,
+    /// Those that have none.
+    pub(super) idle: Vec<&'a str>,
     pub(super) chapters: Vec<Chapter<'a>>,
 }
 
@@ -32,6 +35,8 @@ impl<'a> Outline<'a> {
                 stores.push(store);
             }
         }
+        let ran: HashSet<&str> = record.runs.iter().map(|run| run.store.as_str()).collect();
+        let (stores, idle) = stores.into_iter().partition(|store| ran.contains(store));
         let mut chapters: Vec<Chapter<'_>> = Vec::new();
         for story in &record.stories {
             let (id, title, teaches) = (&story.id, &story.title, &story.teaches);
@@ -42,7 +47,7 @@ impl<'a> Outline<'a> {
                 chapters.push(Chapter { id: &run.story, title: &run.story, teaches: "" });
             }
         }
-        Outline { record, stores, chapters }
+        Outline { record, stores, idle, chapters }
     }
 
     /// The runs of a story with their place in the record, store by store, controls last.

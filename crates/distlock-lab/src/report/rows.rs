@@ -1,5 +1,6 @@
 //! A run's row: its outcome in a line, and behind it the picture.
 
+use super::checkers::named;
 use super::escape::{count, html as text, thousands};
 use super::shown::{Mark, seconds, words};
 use crate::record::{Kind, Run};
@@ -14,6 +15,9 @@ pub(super) fn html(place: usize, run: &Run, open: bool) -> String {
     let kind = match run.kind {
         Kind::Story => String::new(),
         Kind::Control => "<span class=\"tag\">control</span>".to_owned(),
+        Kind::Random if run.story == "random" => {
+            format!("<span class=\"tag\">round {}</span>", run.round)
+        }
         Kind::Random => {
             format!("<span class=\"tag\">round {} · {}</span>", run.round, text(&run.story))
         }
@@ -22,15 +26,16 @@ pub(super) fn html(place: usize, run: &Run, open: bool) -> String {
         "<details class=\"run\" id=\"run-{place}\"{open}><summary>\
          <span class=\"mark {}\" aria-hidden=\"true\">{}</span><b>{}</b>{kind}\
          <span class=\"words\">{}</span><span class=\"meta\">{} · {}</span></summary>\
-         <p class=\"said\">{}</p>{}<div class=\"picture\" data-run=\"{place}\"></div>\
+         <p class=\"said\"><b>{}</b> {}</p>{}<div class=\"picture\" data-run=\"{place}\"></div>\
          <p class=\"meta\">seed {} · round {}</p></details>",
         mark.class(),
         mark.glyph(),
         text(&run.store),
-        text(&words(run)),
+        text(&sentence(&run.said)),
         seconds(run.nanos),
         count(run.grants as usize, "grant", "grants"),
-        text(&run.said),
+        text(&sentence(&words(run))),
+        text(&sentence(&run.said)),
         findings(run),
         run.seed,
         run.round,
@@ -47,7 +52,7 @@ fn findings(run: &Run) -> String {
         .take(FINDINGS)
         .map(|found| {
             let at = found.at.map(|at| format!(" <i>at {}</i>", seconds(at))).unwrap_or_default();
-            format!("<li><b>{}</b>: {}{at}</li>", text(&found.checker), text(&found.what))
+            format!("<li><b>{}</b>: {}{at}</li>", text(&named(&found.checker)), text(&found.what))
         })
         .collect();
     let more = match run.violations.len().saturating_sub(FINDINGS) {
@@ -55,4 +60,12 @@ fn findings(run: &Run) -> String {
         n => format!("<li>and {} more</li>", thousands(n)),
     };
     format!("<ul class=\"findings\">{items}{more}</ul>")
+}
+
+/// What was said, with a capital and a full stop.
+fn sentence(said: &str) -> String {
+    let mut rest = said.chars();
+    let first = rest.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    let end = if said.is_empty() || said.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{first}{}{end}", rest.as_str())
 }

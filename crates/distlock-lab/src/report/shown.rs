@@ -52,9 +52,10 @@ impl Mark {
     pub(super) fn of(run: &Run) -> Self {
         match (run.verdict, run.expect) {
             (Verdict::Unexpected, _) => Mark::Unexpected,
+            // Also where no checker minds, because the store never promised otherwise.
+            _ if !run.overlaps.is_empty() => Mark::TwoHolders,
             (_, Expect::Clean) => Mark::Clean,
-            (_, Expect::Violates) if run.overlaps.is_empty() => Mark::Harm,
-            (_, Expect::Violates) => Mark::TwoHolders,
+            (_, Expect::Violates) => Mark::Harm,
         }
     }
 

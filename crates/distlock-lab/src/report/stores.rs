@@ -3,7 +3,7 @@
 use super::escape::{count, html as text, thousands};
 use super::outline::Outline;
 use super::shown::Shown;
-use crate::record::{Expect, Kind, Run, Verdict};
+use crate::record::{Kind, Run, Verdict};
 
 pub(super) fn html(outline: &Outline<'_>) -> String {
     let mut table = String::from(
@@ -29,18 +29,19 @@ pub(super) fn html(outline: &Outline<'_>) -> String {
         ));
     }
     table.push_str("</tbody></table>");
+    if !outline.idle.is_empty() {
+        let idle = text(&outline.idle.join(", "));
+        table.push_str(&format!("<p class=\"soft\">Not run this time: {idle}.</p>"));
+    }
     table
 }
 
 /// Whether an outcome is one that was foretold.
 fn foretold(run: &Run) -> bool {
-    run.verdict == Verdict::AsExpected && run.expect == Expect::Violates
+    run.verdict == Verdict::AsExpected
 }
 
 fn holders(outline: &Outline<'_>, runs: &[&Run]) -> String {
-    if runs.is_empty() {
-        return "<span class=\"soft\">not run</span>".to_owned();
-    }
     let two: Vec<&&Run> = runs.iter().filter(|run| !run.overlaps.is_empty()).collect();
     if two.is_empty() {
         let runs = match runs.len() {

@@ -1,5 +1,6 @@
 //! The seeded bugs: would the lab notice?
 
+use super::checkers::named;
 use super::escape::{html as text, thousands};
 use crate::record::Tooth;
 
@@ -16,7 +17,7 @@ pub(super) fn html(teeth: &[Tooth]) -> String {
     );
     for tooth in teeth {
         let caught = match &tooth.caught_by {
-            Some(checker) => format!("<b class=\"clean\">✓</b> {}", text(checker)),
+            Some(checker) => format!("<b class=\"clean\">✓</b> {}", text(&named(checker))),
             None => "<b class=\"bad\">✗ not caught</b>".to_owned(),
         };
         table.push_str(&format!(

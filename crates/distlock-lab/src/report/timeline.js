@@ -161,7 +161,7 @@ function timeline(run, width, view) {
     const at = x(moment), tip = `a checker found something at ${span(moment)}`;
     top.append(svg('path', { d: `M${at - 5} ${bottom + 2}H${at + 5}L${at} ${bottom - 7}Z`, class: 'moment' }, tip));
   }
-  for (const t of ticks(view[0], view[1], Math.max(3, inner / 110))) {
+  for (const t of ticks(view[0], view[1], Math.max(4, inner / 110))) {
     back.prepend(svg('path', { d: `M${x(t)} ${strip + 9}V${bottom + 3}`, class: 'grid' }));
     top.append(label(x(t), bottom + 16, span(t), 'tick', x(t) > right - 18 ? 'end' : x(t) < left + 14 ? 'start' : 'middle'));
   }

@@ -19,7 +19,7 @@ fn the_record_keeps_its_shape() {
     assert_eq!((&run["kind"], &run["expect"]), (&"story".into(), &"clean".into()));
     assert_eq!(run["verdict"], "as-expected");
     assert_eq!(run["holds"][0]["end"], "expired");
-    assert_eq!(json["runs"][1]["violations"][0]["checker"], "C3 resource log");
+    assert_eq!(json["runs"][1]["violations"][0]["checker"], "C3");
     assert_eq!(serde_json::from_value::<Record>(json).unwrap(), sample::record());
 }
 
@@ -98,6 +98,7 @@ fn the_short_answer_tells_controls_from_the_store_itself() {
         answer(Kind::Control, violates, expected).contains(">Only with a protection taken away<")
     );
     assert!(answer(Kind::Story, violates, expected).contains(">Yes, where expected<"));
+    assert!(answer(Kind::Story, clean, expected).contains(">Yes, where expected<"));
     assert!(answer(Kind::Story, clean, unexpected).contains(">Yes, and it must not<"));
 }
 
@@ -161,4 +162,10 @@ fn one_page_of_several_runs_of_the_lab() {
     (other.runs[0].round, other.runs[1].seed) = (5, 5);
     assert_eq!(merge(earlier.clone(), other).runs.len(), earlier.runs.len() + 2);
     assert_eq!(merge(Record::default(), earlier.clone()), earlier);
+    // Two acts of one story, alike but for what came of them.
+    let mut acts = earlier.clone();
+    acts.runs.truncate(1);
+    acts.runs.push(acts.runs[0].clone());
+    acts.runs[1].said = "the second act".to_owned();
+    assert_eq!(merge(acts.clone(), acts.clone()), acts);
 }

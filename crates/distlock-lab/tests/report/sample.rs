@@ -91,17 +91,13 @@ pub(crate) fn record() -> Record {
             tooth(
                 "release-any",
                 "a release frees the lock without asking whose it is",
-                Some("C2 overlap"),
+                Some("C2 on redis"),
             ),
-            tooth(
-                "token-reset",
-                "the token starts again at 1 when the key is deleted",
-                Some("C1 token order"),
-            ),
+            tooth("token-reset", "the token starts again at 1 when the key is deleted", Some("C1")),
             tooth(
                 "deadline-from-reply",
                 "the deadline counts from the reply, not from the request",
-                Some("C2 overlap"),
+                Some("C2 on redis"),
             ),
             tooth(HOSTILE, "a bug with a strange name", Some(HOSTILE)),
         ],
@@ -185,7 +181,7 @@ fn pause(store: &str, token: u64, fenced: bool) -> Run {
         run.expect = Expect::Violates;
         run.said = "Ada's late write overwrote Cleo's: nothing looked at the tokens.".into();
         run.violations = vec![Violation {
-            checker: "C3 resource log".to_owned(),
+            checker: "C3".to_owned(),
             what: "a write of an older holder was accepted after a newer one's".to_owned(),
             at: Some(4_310 * MS),
         }];
@@ -236,7 +232,7 @@ fn failover(store: &str, token: u64, control: bool) -> Run {
         run.said =
             "Both held the lock for 2.1 s; the resource refused the older one's write.".to_owned();
         run.violations = vec![Violation {
-            checker: "C2 overlap".to_owned(),
+            checker: "C2".to_owned(),
             what: "two guards of orders/42 were valid at once for 2.1 s".to_owned(),
             at: Some(2_700 * MS),
         }];
