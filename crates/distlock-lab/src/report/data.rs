@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::outline::Outline;
+use super::shown::came_late;
 use crate::record::{End, Hold, Run};
 
 /// How many bars, lines or dots of each sort a picture is given; a thousand fill it.
@@ -41,8 +42,7 @@ fn timeline(run: &Run) -> Value {
         hold.end != End::Released || telling(hold.lock, hold.from, hold.until)
     });
     let (waits, waits_left) = thinned(&run.waits, |_| false);
-    let (writes, writes_left) =
-        thinned(&run.writes, |w| !w.accepted || telling(w.lock, w.at, w.at));
+    let (writes, writes_left) = thinned(&run.writes, |w| !w.accepted || came_late(run, w));
     let (mut faults, faults_left) = thinned(&run.faults, |_| false);
     faults.sort_by_key(|fault| fault.at);
     let (overlaps, overlaps_left) = thinned(&run.overlaps, |_| false);
@@ -64,7 +64,7 @@ fn timeline(run: &Run) -> Value {
         ])).collect::<Vec<_>>(),
         "writes": writes.iter().map(|w| json!([
             w.client, w.lock, w.token.and_then(token), micros(w.at),
-            u8::from(w.accepted), u8::from(w.fenced)
+            u8::from(w.accepted), u8::from(w.fenced), u8::from(came_late(run, w))
         ])).collect::<Vec<_>>(),
         "overlaps": overlaps.iter().map(|o| json!([
             o.lock, micros(o.from), micros(o.until)

@@ -2,7 +2,8 @@
 
 use super::escape::{count, html as text};
 use super::outline::Outline;
-use super::shown::{Mark, Shown, words};
+use super::rows;
+use super::shown::{Mark, Shown};
 use crate::record::{Expect, Verdict};
 
 pub(super) fn html(outline: &Outline<'_>) -> String {
@@ -39,7 +40,7 @@ pub(super) fn html(outline: &Outline<'_>) -> String {
         .take(10)
         .map(|(place, run)| {
             let (store, title) = (text(&run.store), text(outline.title(&run.story)));
-            let said = text(&words(run));
+            let said = text(&rows::sentence(&shortened(&run.said)));
             format!("<li><a href=\"#run-{place}\">{store}: {title}</a>. {said}</li>")
         })
         .collect();
@@ -57,6 +58,14 @@ pub(super) fn html(outline: &Outline<'_>) -> String {
          <div><p>{said}</p>{list}</div></div>",
         glyph.glyph()
     )
+}
+
+/// The beginning of what may be a long tale.
+fn shortened(said: &str) -> String {
+    match said.char_indices().nth(160) {
+        Some((end, _)) => format!("{}…", &said[..end]),
+        None => said.to_owned(),
+    }
 }
 
 fn clean_and_not(outline: &Outline<'_>) -> String {

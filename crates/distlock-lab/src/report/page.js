@@ -36,6 +36,8 @@ function show(place) {
 function furnish(place, run) {
   place.whole = Math.max(1, run.time, ...run.holds.map(h => h[4]), ...run.writes.map(w => w[3]),
     ...run.faults.map(f => f[0]));
+  // A little air, so that what happens last can be seen.
+  place.whole *= 1.02;
   place.view = [0, place.whole];
   const tools = node('div', 'bar-tools'), read = node('span', 'read');
   const zoom = (factor, shift) => () => {
@@ -61,8 +63,8 @@ function furnish(place, run) {
   if (run.faults.length) {
     const list = node('ol', 'events');
     run.faults.slice(0, 40).forEach(([at, until, what, whom], i) => {
-      const item = node('li'), heals = until === null ? '' : `, until ${span(until)}`;
-      item.append(node('b', '', `${i + 1}`), `${span(at)} ${what}: ${whom}${heals}`);
+      const item = node('li');
+      item.append(node('b', '', `${i + 1}`), `${span(at)} ${what}: ${whom}${heals(at, until)}`);
       list.append(item);
     });
     if (run.faults.length > 40) list.append(node('li', '', `and ${run.faults.length - 40} more`));

@@ -63,9 +63,9 @@ fn findings(run: &Run) -> String {
 }
 
 /// What was said, with a capital and a full stop.
-fn sentence(said: &str) -> String {
+pub(super) fn sentence(said: &str) -> String {
     let mut rest = said.chars();
     let first = rest.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
-    let end = if said.is_empty() || said.ends_with(['.', '!', '?']) { "" } else { "." };
+    let end = if said.is_empty() || said.ends_with(['.', '!', '?', '…']) { "" } else { "." };
     format!("{first}{}{end}", rest.as_str())
 }

@@ -1,9 +1,7 @@
 //! What a run showed, in one mark and a few words.
 
-use std::collections::HashMap;
-
 use super::escape::count;
-use crate::record::{Expect, Run, Verdict};
+use crate::record::{Expect, Run, Verdict, Violation, Write};
 
 /// What can be counted in a run's history.
 pub(super) struct Shown {
@@ -13,26 +11,29 @@ pub(super) struct Shown {
     pub(super) fenced: usize,
     /// Those it refused.
     pub(super) refused: usize,
-    /// Those it took although it had taken a higher token before: the fence failed.
+    /// Those it took although they came too late: the fence failed.
     pub(super) went_back: usize,
 }
 
 impl Shown {
     pub(super) fn by(run: &Run) -> Self {
-        let mut writes: Vec<_> = run.writes.iter().filter(|write| write.fenced).collect();
-        writes.sort_by_key(|write| write.at);
-        let (mut refused, mut went_back) = (0, 0);
-        let mut highest: HashMap<usize, u64> = HashMap::new();
-        for write in &writes {
-            let (token, high) = (write.token.unwrap_or(0), highest.entry(write.lock).or_default());
-            match write.accepted {
-                false => refused += 1,
-                true if token < *high => went_back += 1,
-                true => *high = token,
-            }
+        let fenced = || run.writes.iter().filter(|write| write.fenced);
+        Shown {
+            two_holders: !run.overlaps.is_empty(),
+            fenced: fenced().count(),
+            refused: fenced().filter(|write| !write.accepted).count(),
+            went_back: fenced().filter(|write| came_late(run, write)).count(),
         }
-        Shown { two_holders: !run.overlaps.is_empty(), fenced: writes.len(), refused, went_back }
     }
+}
+
+/// Whether the resource took a write that it should have refused: the checker of the resource says
+/// so, of that moment. The tokens alone cannot tell, because a lock may guard several resources and
+/// each knows only the tokens it has seen itself.
+pub(super) fn came_late(run: &Run, write: &Write) -> bool {
+    let at_the_resource = |found: &&Violation| found.checker.starts_with("C3");
+    write.accepted
+        && run.violations.iter().filter(at_the_resource).any(|found| found.at == Some(write.at))
 }
 
 /// A run's outcome at a glance. Each has a shape of its own: colour alone would not do.
@@ -88,6 +89,9 @@ pub(super) fn words(run: &Run) -> String {
         Mark::Unexpected => match (run.expect, shown.two_holders) {
             (Expect::Violates, _) => "unexpected: nothing went wrong, and it had to",
             (Expect::Clean, true) => "unexpected: two holders",
+            (Expect::Clean, false) if run.violations.is_empty() => {
+                "unexpected: it did not come to its end"
+            }
             (Expect::Clean, false) => "unexpected: a checker found something",
         },
     };

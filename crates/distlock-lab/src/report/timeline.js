@@ -41,6 +41,9 @@ function span(micros) {
   return ms >= 1 ? `${+ms.toFixed(1)} ms` : `${Math.round(micros)} µs`;
 }
 
+/** When a fault was over, if it lasted. */
+const heals = (at, until) => until === null || until - at < 1000 ? '' : `, until ${span(until)}`;
+
 /** About `wanted` round moments between two. */
 function ticks(from, until, wanted) {
   const rough = (until - from) / wanted, power = 10 ** Math.floor(Math.log10(rough));
@@ -218,10 +221,7 @@ function timeline(run, width, view) {
     const middle = at + 12;
     top.append(narrow ? label(left, at - 1, 'writes at the resource', 'dim') : label(left - 10, middle + 4, 'writes', 'dim', 'end'));
     back.append(svg('path', { d: `M${left} ${middle}H${right}`, class: 'lane', 'stroke-dasharray': '1 3' }));
-    let highest = -1;
-    for (const [client, , place, moment, accepted, fenced] of group.writes) {
-      const late = accepted && place !== null && place < highest;
-      if (accepted && place !== null) highest = Math.max(highest, place);
+    for (const [client, , place, moment, accepted, fenced, late] of group.writes) {
       if (!seen(moment, moment)) continue;
       const look = place === null ? { fill: 'var(--soft)' } : colour(place, run.tokens.length), cx = x(moment);
       const tip = `${span(moment)}: write of ${who(client)} with ${token(place)} `.replace('with without', 'without')
@@ -240,7 +240,7 @@ function timeline(run, width, view) {
   }
 
   function drawFault({ at, until, what, whom, n, row, text, end }) {
-    const from = x(at), tip = `${n}. ${what}: ${whom}, at ${span(at)}` + (until === null ? '' : `, until ${span(until)}`);
+    const from = x(at), tip = `${n}. ${what}: ${whom}, at ${span(at)}` + heals(at, until);
     const client = run.clients.indexOf(whom);
     if (until !== null) {
       const wide = Math.max(2, x(until) - from);

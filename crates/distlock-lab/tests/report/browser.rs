@@ -87,6 +87,8 @@ fn every_story_is_there_and_every_run_is_drawn() {
         assert_eq!(part.matches("fault-mark fault").count(), run.faults.len(), "{what}");
         let refused = run.writes.iter().filter(|write| !write.accepted).count();
         assert_eq!(part.matches("class=\"refused\"").count(), refused, "{what}");
+        let late = part.matches("class=\"went-back\"").count();
+        assert_eq!(late, usize::from(run.kind == Kind::Control && run.story == "pause"), "{what}");
         let accepted = (run.writes.len() - refused).min(1000);
         assert_eq!(part.matches("class=\"write ").count(), accepted, "{what}");
     }

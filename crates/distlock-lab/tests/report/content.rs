@@ -1,6 +1,6 @@
 //! What is in the page, read as text, and how records become one.
 
-use distlock_lab::record::{Expect, Kind, Overlap, Record, Verdict};
+use distlock_lab::record::{Expect, Kind, Overlap, Record, Verdict, Violation};
 use distlock_lab::report::{merge, page};
 
 use crate::sample::{self, HOSTILE};
@@ -67,7 +67,12 @@ fn the_page_says_how_it_ended() {
     // A fenced write that goes back, in a run that had to be clean.
     let late = record.runs[0].writes.iter_mut().find(|write| !write.accepted).unwrap();
     late.accepted = true;
+    let at = Some(late.at);
     record.runs[0].verdict = Verdict::Unexpected;
+    // The tokens alone are no proof: the write may have gone to another resource of the same lock.
+    assert!(page(&record).contains("none got in out of order"));
+    let (checker, what) = ("C3".to_owned(), "an older holder's write was taken".to_owned());
+    record.runs[0].violations = vec![Violation { checker, what, at }];
     record.teeth[1].caught_by = None;
     let bad = page(&record);
     assert!(bad.contains("1 run of ") && bad.contains("did not end as expected"));
