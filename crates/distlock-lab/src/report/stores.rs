@@ -70,9 +70,9 @@ fn holders(outline: &Outline<'_>, runs: &[&Run]) -> String {
     let controls = two.iter().filter(|run| run.kind == Kind::Control).count();
     let runs = count(two.len(), "run", "runs");
     match (unexpected, two.len() - controls) {
-        (0, 0) => format!(
-            "<b class=\"clean\">Only with a protection taken away</b>, in {runs}: {where_}."
-        ),
+        (0, 0) => {
+            format!("<b class=\"two\">Only in controls</b>, set up to fail, in {runs}: {where_}.")
+        }
         (0, _) => format!("<b class=\"two\">Yes, where expected</b>, in {runs}: {where_}."),
         (n, _) => format!(
             "<b class=\"bad\">Yes, and it must not</b>: unexpectedly in {n} of {runs}: {where_}."

@@ -99,9 +99,7 @@ fn the_short_answer_tells_controls_from_the_store_itself() {
     };
     let (clean, violates) = (Expect::Clean, Expect::Violates);
     let (expected, unexpected) = (Verdict::AsExpected, Verdict::Unexpected);
-    assert!(
-        answer(Kind::Control, violates, expected).contains(">Only with a protection taken away<")
-    );
+    assert!(answer(Kind::Control, violates, expected).contains(">Only in controls<"));
     assert!(answer(Kind::Story, violates, expected).contains(">Yes, where expected<"));
     assert!(answer(Kind::Story, clean, expected).contains(">Yes, where expected<"));
     assert!(answer(Kind::Story, clean, unexpected).contains(">Yes, and it must not<"));
