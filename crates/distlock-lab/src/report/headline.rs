@@ -1,63 +1,64 @@
 //! The verdict in words.
 
-use super::escape::{count, html as text};
+use super::escape::{count, html as text, thousands};
 use super::outline::Outline;
 use super::rows;
 use super::shown::{Mark, Shown};
 use crate::record::{Expect, Verdict};
 
+/// How many unexpected runs the verdict names.
+const LISTED: usize = 10;
+
 pub(super) fn html(outline: &Outline<'_>) -> String {
-    let runs = &outline.record.runs;
-    if runs.is_empty() {
-        return "<p class=\"verdict none\">This record holds no run.</p>".to_owned();
-    }
-    let unexpected: Vec<_> =
-        runs.iter().enumerate().filter(|(_, run)| run.verdict == Verdict::Unexpected).collect();
-    let stores = count(outline.stores.len(), "store", "stores");
-    let escaped = outline.record.teeth.iter().filter(|tooth| tooth.caught_by.is_none()).count();
-    let good = unexpected.is_empty() && escaped == 0;
-    let mut said = match unexpected.len() {
-        0 => format!(
-            "<strong>{} on {stores} ended as expected.</strong>",
-            match runs.len() {
-                1 => "The one run".to_owned(),
-                n => format!("All {}", count(n, "run", "runs")),
-            }
-        ),
-        n => format!(
-            "<strong>{} of {} on {stores} did not end as expected.</strong>",
-            count(n, "run", "runs"),
-            super::escape::thousands(runs.len()),
-        ),
+    let unexpected = outline.record.runs.iter().any(|run| run.verdict == Verdict::Unexpected);
+    let escaped = outline.record.teeth.iter().any(|tooth| tooth.caught_by.is_none());
+    let (class, mark) =
+        if unexpected || escaped { ("bad", Mark::Unexpected) } else { ("good", Mark::Clean) };
+    let said = match outline.record.runs.is_empty() {
+        true => "This record holds no run of a story or of random faults.".to_owned(),
+        false => format!("{} {} {}", ended(outline), clean_and_not(outline), fence(outline)),
     };
-    said.push(' ');
-    said.push_str(&clean_and_not(outline));
-    said.push(' ');
-    said.push_str(&fence(outline));
-    said.push_str(&bugs(outline, escaped));
+    format!(
+        "<div class=\"verdict {class}\"><span class=\"seal\" aria-hidden=\"true\">{}</span>\
+         <div><p>{said}{}</p>{}</div></div>",
+        mark.glyph(),
+        bugs(outline),
+        unexpected_ones(outline)
+    )
+}
+
+fn ended(outline: &Outline<'_>) -> String {
+    let runs = &outline.record.runs;
+    let stores = count(outline.stores.len(), "store", "stores");
+    let all = count(runs.len(), "run", "runs");
+    match runs.iter().filter(|run| run.verdict == Verdict::Unexpected).count() {
+        0 if runs.len() == 1 => "<strong>The one run ended as expected.</strong>".to_owned(),
+        0 => format!("<strong>All {all} on {stores} ended as expected.</strong>"),
+        n => format!("<strong>{n} of {all} on {stores} did not end as expected.</strong>"),
+    }
+}
+
+/// A list of what went wrong, each leading to its picture.
+fn unexpected_ones(outline: &Outline<'_>) -> String {
+    let runs = outline.record.runs.iter().enumerate();
+    let unexpected: Vec<_> = runs.filter(|(_, run)| run.verdict == Verdict::Unexpected).collect();
+    if unexpected.is_empty() {
+        return String::new();
+    }
     let listed: String = unexpected
         .iter()
-        .take(10)
+        .take(LISTED)
         .map(|(place, run)| {
             let (store, title) = (text(&run.store), text(outline.title(&run.story)));
             let said = text(&rows::sentence(&shortened(&run.said)));
             format!("<li><a href=\"#run-{place}\">{store}: {title}</a>. {said}</li>")
         })
         .collect();
-    let more = match unexpected.len().saturating_sub(10) {
+    let more = match unexpected.len().saturating_sub(LISTED) {
         0 => String::new(),
-        n => format!("<li>and {n} more, marked ✗ below</li>"),
+        n => format!("<li>and {} more, marked ✗ below</li>", thousands(n)),
     };
-    let list = match listed.is_empty() {
-        true => String::new(),
-        false => format!("<ul>{listed}{more}</ul>"),
-    };
-    let (class, glyph) = if good { ("good", Mark::Clean) } else { ("bad", Mark::Unexpected) };
-    format!(
-        "<div class=\"verdict {class}\"><span class=\"seal\" aria-hidden=\"true\">{}</span>\
-         <div><p>{said}</p>{list}</div></div>",
-        glyph.glyph()
-    )
+    format!("<ul>{listed}{more}</ul>")
 }
 
 /// The beginning of what may be a long tale.
@@ -116,8 +117,9 @@ fn fence(outline: &Outline<'_>) -> String {
     }
 }
 
-fn bugs(outline: &Outline<'_>, escaped: usize) -> String {
-    match (outline.record.teeth.len(), escaped) {
+fn bugs(outline: &Outline<'_>) -> String {
+    let teeth = &outline.record.teeth;
+    match (teeth.len(), teeth.iter().filter(|tooth| tooth.caught_by.is_none()).count()) {
         (0, _) => String::new(),
         (all, 0) => format!(" All {all} bugs put in on purpose were caught."),
         (all, n) => {

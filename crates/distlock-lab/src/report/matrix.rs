@@ -6,6 +6,9 @@ use super::shown::{Mark, words};
 use crate::record::{Kind, Run};
 
 pub(super) fn html(outline: &Outline<'_>) -> String {
+    if outline.stores.is_empty() {
+        return "<p class=\"soft\">No store was run this time.</p>".to_owned();
+    }
     let mut table = String::from("<table class=\"matrix\"><thead><tr><th scope=\"col\">Story</th>");
     for store in &outline.stores {
         table.push_str(&format!("<th scope=\"col\"><span>{}</span></th>", text(store)));

@@ -6,6 +6,9 @@ use super::shown::Shown;
 use crate::record::{Kind, Run, Verdict};
 
 pub(super) fn html(outline: &Outline<'_>) -> String {
+    if outline.stores.is_empty() {
+        return "<p class=\"soft\">No store was run this time.</p>".to_owned();
+    }
     let mut table = String::from(
         "<table class=\"facts\"><thead><tr><th scope=\"col\">Store</th>\
          <th scope=\"col\">Did two clients ever hold it at once?</th>\

@@ -75,10 +75,19 @@ fn the_page_says_how_it_ended() {
     record.runs[0].violations = vec![Violation { checker, what, at }];
     record.teeth[1].caught_by = None;
     let bad = page(&record);
-    assert!(bad.contains("1 run of ") && bad.contains("did not end as expected"));
+    assert!(bad.contains(&format!("<strong>1 of {} runs on 12 stores did not", record.runs.len())));
     assert!(bad.contains("In 1 run a late write got past the fence, and must not have."));
     assert!(bad.contains("1 of 4 bugs put in on purpose were not caught."));
     assert!(bad.contains("class=\"mark bad\" href=\"#run-0\""));
+}
+
+#[test]
+fn a_record_of_seeded_bugs_alone_has_its_verdict() {
+    let mut record = Record { teeth: sample::record().teeth, ..Record::default() };
+    assert!(page(&record).contains("All 4 bugs put in on purpose were caught."));
+    record.teeth[0].caught_by = None;
+    assert!(page(&record).contains("1 of 4 bugs put in on purpose were not caught."));
+    assert!(page(&record).contains("verdict bad"));
 }
 
 #[test]
