@@ -31,10 +31,12 @@ pub(crate) fn run(filter: Option<&str>) -> Result<(), String> {
         finish(part("docs", docs));
     }
     finish(part("build", cargo(&["test", "--workspace", "--all-features", "--no-run"])));
-    for outcome in tests(filter)? {
+    let built = built()?;
+    for outcome in tests(built.tests, filter)? {
         finish(outcome);
     }
     if filter.is_none() {
+        finish(part("the quick lab", quick_lab(built.lab)?));
         finish(part("doc tests", cargo(&["test", "--workspace", "--all-features", "--doc"])));
         for example in EXAMPLES {
             finish(part(&format!("example {example}"), run_example(example)?));
@@ -75,36 +77,57 @@ fn fresh(name: &str) -> Result<PathBuf, String> {
     Ok(dir)
 }
 
-/// The test binaries of the workspace: `(name, executable, package directory)`.
-fn binaries() -> Result<Vec<(String, PathBuf, PathBuf)>, String> {
+/// What the build gave.
+struct Built {
+    /// The test binaries of the workspace: `(name, executable, package directory)`.
+    tests: Vec<(String, PathBuf, PathBuf)>,
+    /// The fault lab.
+    lab: Option<PathBuf>,
+}
+
+fn built() -> Result<Built, String> {
     let mut list =
         cargo(&["test", "--workspace", "--all-features", "--no-run", "--message-format", "json"]);
     let output =
         list.stderr(Stdio::null()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
-    let mut found = Vec::new();
+    let (mut tests, mut lab) = (Vec::new(), None);
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
         let test = message["profile"]["test"].as_bool() == Some(true);
-        let manifest = message["manifest_path"].as_str();
-        if let (true, Some(exe), Some(manifest)) = (test, message["executable"].as_str(), manifest)
-        {
+        let (exe, manifest) = (message["executable"].as_str(), message["manifest_path"].as_str());
+        let (Some(exe), Some(manifest)) = (exe, manifest) else { continue };
+        let target = message["target"]["name"].as_str().unwrap_or_default().to_owned();
+        if test {
             let dir = Path::new(manifest).parent().map(Path::to_owned).unwrap_or_default();
             let package = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let target = message["target"]["name"].as_str().unwrap_or_default().to_owned();
             let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
             let name = if kind == "test" { format!("{package}: {target}") } else { package };
-            found.push((name, PathBuf::from(exe), dir));
+            tests.push((name, PathBuf::from(exe), dir));
+        } else if target == "distlock-lab" {
+            lab = Some(PathBuf::from(exe));
         }
     }
-    if found.is_empty() {
+    if tests.is_empty() {
         return Err("the build gave no test binary; see the part \"build\" above".to_owned());
     }
-    Ok(found)
+    Ok(Built { tests, lab })
+}
+
+/// Every failure story where it matters most, and some random rounds a store. Always with one seed:
+/// what is red today is red tomorrow.
+fn quick_lab(lab: Option<PathBuf>) -> Result<Command, String> {
+    let lab = lab.ok_or("the build gave no lab; see the part \"build\" above")?;
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(lab).args(["--quick", "--seed", "1", "--out"]);
+    command.arg(root().join("target").join("lab")).current_dir(root());
+    Ok(command)
 }
 
 /// Runs the test binaries side by side, the longest first: those with the laws in them.
-fn tests(filter: Option<&str>) -> Result<Vec<Outcome>, String> {
-    let mut all = binaries()?;
+fn tests(
+    mut all: Vec<(String, PathBuf, PathBuf)>,
+    filter: Option<&str>,
+) -> Result<Vec<Outcome>, String> {
     all.sort_by_key(|(name, ..)| !name.contains(": "));
     all.reverse();
     let queue = std::sync::Arc::new(Mutex::new(all));

@@ -38,7 +38,31 @@ pub(crate) struct Args {
     /// Write the record there; one that is there already and has the same seed is added to
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the page about the record there
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Write record and page into this directory, under the seed, unless files are named
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Leave out what the record has already and that came as expected, to go on after a break
+    #[arg(long, requires = "seed")]
+    pub(crate) resume: bool,
+    /// Run nothing: put these records together, earlier ones first
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["quick", "teeth", "resume"])]
+    pub(crate) merge: Vec<PathBuf>,
     /// List stories and stores, and do nothing
     #[arg(long)]
     pub(crate) list: bool,
+}
+
+impl Args {
+    /// Where the record goes, if anywhere.
+    pub(crate) fn record_path(&self, seed: u64) -> Option<PathBuf> {
+        self.json.clone().or_else(|| Some(self.out.as_ref()?.join(format!("seed-{seed}.json"))))
+    }
+
+    /// Where the page goes, if anywhere.
+    pub(crate) fn page_path(&self, seed: u64) -> Option<PathBuf> {
+        self.html.clone().or_else(|| Some(self.out.as_ref()?.join(format!("seed-{seed}.html"))))
+    }
 }

@@ -62,8 +62,8 @@ pub(crate) const ALL: [(&str, &str, &str); 8] = [
 pub(crate) struct Window {
     pub(crate) from: u64,
     pub(crate) until: u64,
-    /// Two holders are possible in it, by what the store promises.
-    pub(crate) two_holders: bool,
+    /// When two holders are possible because of it, by what the store promises.
+    pub(crate) two_holders: Option<(u64, u64)>,
 }
 
 impl Window {
@@ -91,7 +91,9 @@ pub(crate) fn all(
                     let (from, until) = (evidence.since(*at), evidence.since(at + nanos));
                     overlaps.push(Overlap { lock, from, until });
                 }
-                let within = |w: &Window| w.two_holders && w.from <= *at && at + nanos <= w.until;
+                let within = |w: &Window| {
+                    w.two_holders.is_some_and(|(from, until)| from <= *at && at + nanos <= until)
+                };
                 if windows.iter().any(within) {
                     continue;
                 }
@@ -119,7 +121,7 @@ pub(crate) fn all(
     let logs: Vec<&Log> = evidence.logs.iter().filter(guarded).collect();
     found.extend(resource::order(evidence, &logs, ordered));
     found.extend(resource::conservation(evidence, &logs));
-    let excused = windows.iter().any(|w| w.two_holders);
+    let excused = windows.iter().any(|w| w.two_holders.is_some());
     found.extend(linear::check(evidence, ordered, excused));
     (found, overlaps)
 }
@@ -135,7 +137,7 @@ fn stalls(evidence: &Evidence) -> Vec<(String, Window)> {
         let (before, after) = (&pair[0], &pair[1]);
         let stalled = before.lock == after.lock && before.until + STALL <= after.from;
         let (from, until) = (evidence.start + before.until, evidence.start + after.from);
-        let window = Window { from, until, two_holders: false };
+        let window = Window { from, until, two_holders: None };
         stalled.then(|| (evidence.locks[before.lock].clone(), window))
     };
     holds.windows(2).filter_map(gap).collect()

@@ -1,8 +1,8 @@
 //! All of it: the stores side by side, each with its stories and its rounds.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use distlock::{Clock, Error, Kind as ErrorKind, engine};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,7 @@ use distlock_lab::record::{Kind, Run, Verdict};
 pub(crate) struct Job {
     pub(crate) store: Store,
     acts: Vec<(&'static Story, &'static Act)>,
-    rounds: std::ops::Range<u32>,
+    rounds: Vec<u32>,
 }
 
 impl Job {
@@ -30,8 +30,10 @@ impl Job {
     }
 }
 
-/// What the arguments ask for, store by store.
-pub(crate) fn jobs(args: &Args) -> Result<Vec<Job>, Error> {
+/// What the arguments ask for, store by store, without what is done already.
+pub(crate) fn jobs(args: &Args, seed: u64, done: &[Run]) -> Result<Vec<Job>, Error> {
+    let well = done.iter().filter(|run| run.verdict == Verdict::AsExpected);
+    let well: HashSet<(&str, u64)> = well.map(|run| (run.store.as_str(), run.seed)).collect();
     let stores: Vec<Store> = match args.store.is_empty() {
         true => stores::ALL.to_vec(),
         false => args.store.iter().map(|s| Store::named(s)).collect::<Result<_, _>>()?,
@@ -53,9 +55,13 @@ pub(crate) fn jobs(args: &Args) -> Result<Vec<Job>, Error> {
                 let about = story.about.contains(&store.name);
                 wanted(story.id) && (!args.quick || named || one || about)
             };
-            let acts = stories::for_store(store).filter(|(story, _)| tells(story)).collect();
+            let left = |seed: u64| !well.contains(&(store.name, seed));
+            let acts = stories::for_store(store)
+                .filter(|(story, act)| tells(story) && left(act_seed(seed, store, story, act)))
+                .collect();
             let rounds = args.rounds.unwrap_or(if args.quick { 5 } else { 20 });
             let rounds = if wanted("random") { args.from..args.from + rounds } else { 0..0 };
+            let rounds = rounds.filter(|round| left(round_seed(seed, store, *round))).collect();
             Job { store, acts, rounds }
         })
         .filter(|job| job.runs() > 0)
@@ -65,15 +71,33 @@ pub(crate) fn jobs(args: &Args) -> Result<Vec<Job>, Error> {
     Ok(jobs)
 }
 
+/// What decides everything about one act at one store.
+fn act_seed(seed: u64, store: Store, story: &Story, act: &Act) -> u64 {
+    Dice::of(seed, &format!("{}/{}", store.name, act.id(story))).next()
+}
+
+/// What decides everything about one random round.
+fn round_seed(seed: u64, store: Store, round: u32) -> u64 {
+    Dice::of(seed, &format!("{}/random/{round}", store.name)).next()
+}
+
 /// Runs jobs, so many at a time, each on a thread of its own. Ends early, with what there is, when
-/// `stop` is cancelled.
-pub(crate) fn run(jobs: Vec<Job>, args: &Args, seed: u64, stop: &CancellationToken) -> Vec<Run> {
+/// `stop` is cancelled. What there is goes to
+/// `save` now and then.
+pub(crate) fn run(
+    jobs: Vec<Job>,
+    args: &Args,
+    seed: u64,
+    stop: &CancellationToken,
+    save: &dyn Fn(&[Run]),
+) -> Vec<Run> {
     let progress = Progress::new(jobs.iter().map(Job::runs).sum());
     let queue = Arc::new(Mutex::new(VecDeque::from(jobs)));
     let done = Arc::new(Mutex::new(Vec::new()));
+    let (ends, ended) = mpsc::channel();
     let lanes: Vec<_> = (0..args.abreast.max(1))
         .filter_map(|_| {
-            let (queue, done) = (queue.clone(), done.clone());
+            let (queue, done, ends) = (queue.clone(), done.clone(), ends.clone());
             let (progress, stop) = (progress.clone(), stop.clone());
             engine::thread("lab", move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -91,11 +115,17 @@ pub(crate) fn run(jobs: Vec<Job>, args: &Args, seed: u64, stop: &CancellationTok
                             () = at_store(&job, seed, &progress, put) => {}
                         }
                     });
+                    let _ = ends.send(());
                 }
             })
             .ok()
         })
         .collect();
+    drop(ends);
+    for () in ended {
+        let runs = done.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        save(&runs);
+    }
     for lane in lanes {
         let _ = lane.join();
     }
@@ -114,14 +144,13 @@ async fn at_store(job: &Job, seed: u64, progress: &Progress, mut put: impl FnMut
     for (story, act) in acts {
         let id = act.id(story);
         progress.begins(&id);
-        let mut dice = Dice::of(seed, &format!("{}/{id}", job.store.name));
         let Some(expected) = (act.expect)(job.store) else { continue };
         let title = Title {
             story: story.id,
             act: act.name,
             kind: act.kind,
             round: 0,
-            seed: dice.next(),
+            seed: act_seed(seed, job.store, story, act),
             expected,
             ttl: act.ttl,
             tooth: None,
@@ -133,10 +162,10 @@ async fn at_store(job: &Job, seed: u64, progress: &Progress, mut put: impl FnMut
         finished(&run, progress);
         put(run);
     }
-    for round in job.rounds.clone() {
+    for round in job.rounds.iter().copied() {
         let name = format!("round {round}");
         progress.begins(&name);
-        let seed = Dice::of(seed, &format!("{}/random/{round}", job.store.name)).next();
+        let seed = round_seed(seed, job.store, round);
         let title = random::title(round, seed);
         let run = match place(&mut last, job.store, Setup::USUAL).await {
             Ok(place) => {

@@ -6,6 +6,7 @@ mod client;
 mod dice;
 mod docs;
 mod evidence;
+mod files;
 mod lab;
 mod place;
 mod progress;
@@ -17,13 +18,11 @@ mod stores;
 mod stories;
 mod teeth;
 
-use std::collections::HashSet;
-use std::path::Path;
 use std::process::ExitCode;
 
 use args::Args;
 use clap::Parser;
-use distlock::{Error, Kind, engine};
+use distlock::{Error, engine};
 use distlock_lab::record::{self, Record, Run, Verdict};
 use distlock_testkit::as_child_of;
 use tokio::signal::unix::{SignalKind, signal};
@@ -55,6 +54,9 @@ fn call(args: &Args) -> Result<ExitCode, Error> {
         list();
         return Ok(ExitCode::SUCCESS);
     }
+    if !args.merge.is_empty() {
+        return merge(args);
+    }
     let seed = args.seed.unwrap_or_else(|| u64::from(distlock::ReqId::random().as_bytes()[0]) + 1);
     let stop = CancellationToken::new();
     on_interrupt(stop.clone());
@@ -66,20 +68,46 @@ fn call(args: &Args) -> Result<ExitCode, Error> {
         stories: stories::ALL.iter().map(|s| s.record()).collect(),
         ..Record::default()
     };
+    // What an earlier call with the same seed did is kept, unless it is done again.
+    let earlier = match args.record_path(seed) {
+        Some(path) if path.exists() => Some(files::read(&path)?).filter(|e| e.seed == seed),
+        _ => None,
+    };
     eprintln!("seed {seed}");
     if args.teeth || !args.bug.is_empty() {
         record.teeth = teeth::run(args, seed, &stop)?;
     } else {
-        record.runs = lab::run(lab::jobs(args)?, args, seed, &stop);
+        let done = earlier.as_ref().filter(|_| args.resume).map(|e| e.runs.as_slice());
+        let jobs = lab::jobs(args, seed, done.unwrap_or_default())?;
+        // After each store, so that a long call that is ended hard leaves what it did.
+        let save = |runs: &[Run]| {
+            let now = Record { runs: runs.to_vec(), ..record.clone() };
+            if let Err(e) = files::write(args, seed, earlier.clone(), now) {
+                eprintln!("lab: {e}");
+            }
+        };
+        record.runs = lab::run(jobs, args, seed, &stop, &save);
     }
-    if let Some(path) = &args.json {
-        write(&record, path)?;
-    }
+    let (all, page) = files::write(args, seed, earlier, record.clone())?;
     let code = match record.teeth.is_empty() {
+        true if args.resume => summary(&all),
         true => summary(&record),
         false => bitten(&record),
     };
+    if let Some(page) = page {
+        eprintln!("lab: the page is {}", page.display());
+    }
     Ok(if stop.is_cancelled() { ExitCode::from(130) } else { code })
+}
+
+/// Several records as one, without running anything.
+fn merge(args: &Args) -> Result<ExitCode, Error> {
+    let mut all = Record::default();
+    for path in &args.merge {
+        all = distlock_lab::report::merge(all, files::read(path)?);
+    }
+    files::write(args, all.seed, None, all.clone())?;
+    Ok(summary(&all))
 }
 
 /// The first INT or TERM ends the lab in order: servers, clients and files go. The second at once.
@@ -98,26 +126,6 @@ fn on_interrupt(stop: CancellationToken) {
             stop.cancel();
         }
     });
-}
-
-fn write(record: &Record, path: &Path) -> Result<(), Error> {
-    let trouble = |e| Error::new(Kind::Store, "the record cannot be written").because(e);
-    let mut all = record.clone();
-    // What an earlier call with the same seed did is kept, unless it was done again.
-    let earlier = std::fs::read(path).ok();
-    let earlier: Option<Record> = earlier.and_then(|text| serde_json::from_slice(&text).ok());
-    if let Some(mut earlier) = earlier.filter(|e| e.seed == record.seed) {
-        let key = |r: &Run| (r.store.clone(), r.story.clone(), r.kind as u8, r.round, r.seed);
-        let again: HashSet<_> = record.runs.iter().map(key).collect();
-        earlier.runs.retain(|r| !again.contains(&key(r)));
-        all.runs.splice(0..0, earlier.runs);
-        all.started = earlier.started;
-        if all.teeth.is_empty() {
-            all.teeth = earlier.teeth;
-        }
-    }
-    let text = serde_json::to_vec(&all).map_err(|e| trouble(e.into()))?;
-    std::fs::write(path, text).map_err(trouble)
 }
 
 /// One line, and the exit code.

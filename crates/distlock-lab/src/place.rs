@@ -7,7 +7,9 @@ use std::time::Duration;
 use distlock::capability::Capability;
 use distlock::{Error, Kind, Locks};
 use distlock_testkit::Road;
-use distlock_testkit::servers::{Postgres, Server, WallClock, Wire};
+use distlock_testkit::servers::{
+    Ensemble, Postgres, Server, WallClock, Wire, etcd_metric, four_letters,
+};
 use tempfile::TempDir;
 
 use crate::stores::{self, Group, Servers, Setup, Store};
@@ -54,8 +56,8 @@ impl Place {
             Servers::One(server) | Servers::Pair(server, _) => {
                 Some(Road::past(&self.url, &[server.addr()]).await?)
             }
-            Servers::Nodes(nodes) => {
-                let at: Vec<_> = nodes.iter().map(Server::addr).collect();
+            Servers::Nodes(_) | Servers::Etcd(_) | Servers::Zookeeper(_) => {
+                let at: Vec<_> = self.nodes().into_iter().map(Server::addr).collect();
                 Some(Road::past(&self.url, &at).await?)
             }
             Servers::Cluster(set) => {
@@ -80,6 +82,8 @@ impl Place {
             Servers::One(server) => vec![server],
             Servers::Pair(primary, standby) => vec![primary, standby],
             Servers::Nodes(nodes) => nodes.iter().collect(),
+            Servers::Etcd(set) => set.nodes().iter().collect(),
+            Servers::Zookeeper(set) => set.servers().iter().collect(),
             Servers::Sentinels(set) => set.nodes().iter().collect(),
             Servers::Cluster(set) => set.nodes().iter().collect(),
         }
@@ -103,6 +107,8 @@ impl Place {
                 Ok(set.nodes().iter().position(|n| n.addr() == at).unwrap_or(0))
             }
             Servers::Cluster(set) => set.serving(set.slot(&format!("dl:{{:{lock}}}")).await?).await,
+            Servers::Etcd(set) => set.leader().await,
+            Servers::Zookeeper(set) => set.leader().await,
             _ => Ok(0),
         }
     }
@@ -139,6 +145,14 @@ impl Place {
                 standby.again().await?;
                 Postgres::sql(standby, "SELECT pg_promote(true, 30)").await.map(drop)
             }
+            Servers::Etcd(set) => {
+                set.nodes()[set.leader().await?].kill();
+                set.leader().await.map(drop)
+            }
+            Servers::Zookeeper(set) => {
+                set.servers()[set.leader().await?].kill();
+                set.leader().await.map(drop)
+            }
             _ => Err(trouble("this store has nobody to take over")),
         }
     }
@@ -170,6 +184,18 @@ impl Place {
                 set.settled().await?;
             }
             Servers::Pair(..) => {}
+            Servers::Etcd(set) => {
+                for node in set.nodes().iter().filter(|n| !n.is_running()) {
+                    node.again().await?;
+                }
+                set.settled().await?;
+            }
+            Servers::Zookeeper(set) => {
+                for node in set.servers().iter().filter(|n| !n.is_running()) {
+                    node.again().await?;
+                }
+                set.leader().await?;
+            }
             Servers::One(server) => {
                 if !server.is_running() {
                     server.again().await?;
@@ -204,6 +230,43 @@ impl Place {
     pub(crate) fn as_new(&self) -> bool {
         let moved = self.clocks.iter().any(|c| c.shifted() != 0);
         !moved && !matches!(self.servers, Servers::Pair(..))
+    }
+
+    /// The servers that agree, where links between them can be cut.
+    pub(crate) fn ensemble(&self) -> Option<&Ensemble> {
+        match &self.servers {
+            Servers::Zookeeper(set) => Some(set),
+            _ => None,
+        }
+    }
+
+    /// How often servers have told somebody that something changed; none where they do not count.
+    pub(crate) async fn notices(&self) -> Result<Option<u64>, Error> {
+        let mut all = 0;
+        for server in self.nodes() {
+            all += match self.store.group {
+                Group::Etcd => {
+                    let told = etcd_metric(server, "etcd_debugging_mvcc_events_total").await;
+                    // A whole number, whatever its type.
+                    told.ok_or_else(|| trouble("etcd does not say what it told"))? as u64
+                }
+                Group::Zookeeper => {
+                    let said = four_letters(server.addr(), "mntr").await?;
+                    let kinds = ["deleted", "changed", "created", "children"]
+                        .map(|kind| format!("zk_sum_node_{kind}_watch_count"));
+                    let of = |line: &str| {
+                        let (name, number) = line.split_once(char::is_whitespace)?;
+                        kinds
+                            .iter()
+                            .any(|k| k == name)
+                            .then(|| number.trim().parse::<u64>().ok())?
+                    };
+                    said.lines().filter_map(of).sum()
+                }
+                _ => return Ok(None),
+            };
+        }
+        Ok(Some(all))
     }
 
     /// Where clients of the standby connect to.

@@ -12,8 +12,8 @@ use crate::dice::Dice;
 use crate::place::Place;
 use crate::run::Title;
 use crate::scene::{
-    CLOCK_BACK, CLOCK_FORWARD, FAILOVER, SERVER_KILLED, SERVER_PAUSED, SERVER_RESTARTED, Scene,
-    Told, Trouble,
+    CLOCK_BACK, CLOCK_FORWARD, CUT, FAILOVER, LOST_ANSWERS, RESET, SERVER_KILLED, SERVER_PAUSED,
+    SERVER_RESTARTED, Scene, Told, Trouble,
 };
 use crate::stores::Group;
 use crate::stories::Expected;
@@ -81,6 +81,7 @@ fn blows(place: &Place) -> Vec<Blow> {
     match place.store.group {
         Group::Files => {}
         Group::Replicated => all.extend([Blow::Failover, Blow::PauseServer]),
+        _ if place.store.is_ensemble() => all.extend([Blow::Failover, Blow::PauseServer]),
         _ => all.extend([Blow::KillServer, Blow::RestartServer, Blow::PauseServer]),
     }
     if place.clocks() > 0 {
@@ -174,9 +175,9 @@ async fn strike(
             scene.replaces(who).await;
             works[who] = scene.works(who, seed ^ 1, locks).await;
         }
-        Blow::Cut => on_the_road(scene, who, "cut", lasts, Road::cut).await,
+        Blow::Cut => on_the_road(scene, who, CUT, lasts, Road::cut).await,
         Blow::LoseAnswers => {
-            on_the_road(scene, who, "lost answers", lasts, Road::drop_answers).await;
+            on_the_road(scene, who, LOST_ANSWERS, lasts, Road::drop_answers).await;
         }
         Blow::HoldAnswers => {
             let fault = scene.on_the_road(who, "held answers", Road::hold_answers);
@@ -196,7 +197,7 @@ async fn strike(
             fault.into_iter().for_each(|fault| scene.over(fault));
         }
         Blow::Reset => {
-            if let Some(fault) = scene.on_the_road(who, "reset", Road::reset) {
+            if let Some(fault) = scene.on_the_road(who, RESET, Road::reset) {
                 scene.over(fault);
             }
         }

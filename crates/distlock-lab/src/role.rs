@@ -207,6 +207,7 @@ impl Me {
             }
             "work" => work::work(self, id, words).await,
             "storm" => work::storm(self, words).await,
+            "crowd" => work::crowd(self, words).await,
             "race" => work::race(self, words).await,
             "serve" => {
                 self.serves.send_modify(|n| *n += 1);

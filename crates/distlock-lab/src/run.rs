@@ -11,7 +11,7 @@ use crate::checkers::{self, Window};
 use crate::evidence::Evidence;
 use crate::place::Place;
 use crate::progress::Progress;
-use crate::scene::{Scene, Told, Trouble};
+use crate::scene::{Permit, Scene, Told, Trouble};
 use crate::stores::Store;
 use crate::stories::{Act, Expected, LocalFut, Story};
 use distlock_lab::record::{Expect, Kind, Run, Verdict};
@@ -137,14 +137,23 @@ fn close(run: &mut Run, scene: &Scene, end: u64) -> std::io::Result<()> {
     Ok(())
 }
 
+/// How much quicker than a holder a server may hear of the end of a connection, on a busy machine.
+const MOMENT: u64 = 1_000_000_000;
+
 /// When something was wrong on purpose, with a TTL after it for what it leaves behind.
 fn windows(scene: &Scene, end: u64) -> Vec<Window> {
     let start = scene.start.as_nanos();
     let ttl = u64::try_from(scene.ttl.as_nanos()).unwrap_or(u64::MAX);
-    let window = |fault: &distlock_lab::record::Fault| Window {
-        from: start + fault.at,
-        until: fault.until.map_or(end, |at| start + at + ttl),
-        two_holders: scene.permits_two(&fault.what),
+    let window = |fault: &distlock_lab::record::Fault| {
+        let from = start + fault.at;
+        let over = fault.until.map_or(end, |at| start + at);
+        let until = if fault.until.is_some() { over + ttl } else { end };
+        let two_holders = match scene.permits_two(&fault.what) {
+            Some(Permit::Whole) => Some((from, until)),
+            Some(Permit::AtItsEnd) => Some((over.saturating_sub(MOMENT / 10), over + MOMENT)),
+            None => None,
+        };
+        Window { from, until, two_holders }
     };
     scene.faults.iter().map(window).collect()
 }

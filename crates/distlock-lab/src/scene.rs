@@ -54,6 +54,19 @@ pub(crate) const SERVER_PAUSED: &str = "server paused";
 pub(crate) const FAILOVER: &str = "failover";
 pub(crate) const CLOCK_FORWARD: &str = "clock forward";
 pub(crate) const CLOCK_BACK: &str = "clock back";
+/// And to the roads that end with broken connections.
+pub(crate) const CUT: &str = "cut";
+pub(crate) const LOST_ANSWERS: &str = "lost answers";
+pub(crate) const RESET: &str = "reset";
+
+/// When two holders are possible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Permit {
+    /// From the fault on, until a TTL after it.
+    Whole,
+    /// For a moment when it is over.
+    AtItsEnd,
+}
 
 /// Locks of different runs at one store never have the same name.
 static RUNS: AtomicU32 = AtomicU32::new(0);
@@ -487,27 +500,33 @@ impl Scene {
         }
     }
 
-    /// Whether a fault of this kind makes two holders possible, by what the store promises.
-    pub(crate) fn permits_two(&self, what: &str) -> bool {
+    /// For how long after a fault of this kind two holders are possible, by what the store promises.
+    pub(crate) fn permits_two(&self, what: &str) -> Option<Permit> {
         let promises = self.place.capability();
-        self.unplanned
-            && match what {
-                // It catches up with its clock at once when it goes on, and says so itself.
-                SERVER_PAUSED => self.place.store.group == Group::Memcached,
-                SERVER_KILLED | SERVER_RESTARTED => {
-                    // Found here, and open (docs/lab.md): a session's holder learns of a restart by
-                    // its next look only, though the promise says that its lock just ends.
-                    let open = promises.family == Family::Session;
-                    promises.restart == Survives::TwoHolders || open
-                }
-                FAILOVER => promises.failover == Survives::TwoHolders,
-                // Of a quorum only a minority is moved.
-                CLOCK_FORWARD => {
-                    let store = self.place.store;
-                    store.by_wall_clock() && store.group != Group::Redlock
-                }
-                _ => false,
+        let whole = |permitted: bool| permitted.then_some(Permit::Whole);
+        if !self.unplanned {
+            return None;
+        }
+        match what {
+            // It catches up with its clock at once when it goes on, and says so itself.
+            SERVER_PAUSED => whole(self.place.store.group == Group::Memcached),
+            // A session's holder is told by the end of its connection, and the server that ended it
+            // serves nobody before it runs again.
+            SERVER_KILLED | SERVER_RESTARTED => whole(promises.restart == Survives::TwoHolders),
+            FAILOVER => whole(promises.failover == Survives::TwoHolders),
+            // Of a quorum only a minority is moved.
+            CLOCK_FORWARD => {
+                let store = self.place.store;
+                whole(store.by_wall_clock() && store.group != Group::Redlock)
             }
+            // Its connections are ended, then or at last: the server and the holder hear of it at the
+            // same moment, and the server may be a little quicker.
+            CUT | LOST_ANSWERS | RESET => {
+                let session = promises.family == Family::Session;
+                (session && self.place.store.group != Group::Files).then_some(Permit::AtItsEnd)
+            }
+            _ => None,
+        }
     }
 
     /// Lets time pass, where time itself is what the story is about.
@@ -539,6 +558,23 @@ impl Scene {
                 clock.sleep(Duration::from_millis(20)).await;
             }
         }
+    }
+
+    /// Waits until exactly so many stand in line.
+    pub(crate) async fn stand_in_line(&self, lock: &str, n: usize) -> Result<(), Trouble> {
+        let mut last = String::new();
+        let wait = async {
+            loop {
+                match self.place.locks.show(lock).await {
+                    Ok(Some(seen)) if seen.waiters.len() == n => return,
+                    Ok(seen) => last = format!("{} in line", seen.map_or(0, |l| l.waiters.len())),
+                    Err(e) => last = e.to_string(),
+                }
+                Clock::system().sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let there = Clock::system().timeout(PATIENCE, wait).await;
+        there.ok_or_else(|| Trouble(format!("{n} were to stand in line, and there were {last}")))
     }
 
     /// The longest that anybody may have to wait for what time alone brings.

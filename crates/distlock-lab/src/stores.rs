@@ -7,7 +7,7 @@ use std::path::Path;
 use distlock::capability::Family;
 use distlock::{Error, Kind};
 use distlock_testkit::servers::{
-    self, Cluster, Mariadb, Postgres, Redis, Sentinels, Server, WallClock,
+    self, Cluster, Ensemble, EtcdCluster, Mariadb, Postgres, Redis, Sentinels, Server, WallClock,
 };
 
 /// A store that the lab knows.
@@ -29,6 +29,8 @@ pub(crate) enum Group {
     Memcached,
     Mysql,
     Postgres,
+    Etcd,
+    Zookeeper,
 }
 
 const fn store(name: &'static str, family: Family, group: Group) -> Store {
@@ -54,6 +56,10 @@ pub(crate) const ALL: &[Store] = &[
     store("postgres-advisory", Family::Session, Group::Postgres),
     store("postgres-row-lock", Family::Session, Group::Postgres),
     store("postgres-version", Family::Lease, Group::Postgres),
+    store("etcd", Family::Line, Group::Etcd),
+    store("etcd3", Family::Line, Group::Etcd),
+    store("zookeeper", Family::Line, Group::Zookeeper),
+    store("zookeeper3", Family::Line, Group::Zookeeper),
 ];
 
 impl Store {
@@ -70,14 +76,21 @@ impl Store {
     pub(crate) fn weight(self) -> u32 {
         match self.group {
             Group::Replicated => 4,
+            Group::Etcd | Group::Zookeeper if self.is_ensemble() => 3,
             _ => 1,
         }
+    }
+
+    /// Whether it is three servers that agree.
+    pub(crate) fn is_ensemble(self) -> bool {
+        ["etcd3", "zookeeper3"].contains(&self.name)
     }
 
     /// Whether its leases run on a server's wall clock, which somebody may step.
     pub(crate) fn by_wall_clock(self) -> bool {
         match self.group {
-            Group::Files | Group::Memcached => false,
+            // Those that agree count their leases on clocks that nobody steps.
+            Group::Files | Group::Memcached | Group::Etcd | Group::Zookeeper => false,
             // A session's lock ends with the session, whatever time it is.
             Group::Mysql | Group::Postgres => self.family == Family::Lease,
             Group::Redis | Group::Replicated | Group::Redlock => true,
@@ -119,6 +132,10 @@ pub(crate) enum Servers {
     Cluster(Cluster),
     /// Independent servers.
     Nodes(Vec<Server>),
+    /// Three that agree.
+    Etcd(EtcdCluster),
+    /// Three that agree.
+    Zookeeper(Ensemble),
 }
 
 /// A store that was started: where clients connect to, and the servers behind it.
@@ -202,6 +219,26 @@ pub(crate) async fn start(store: Store, setup: Setup, dir: &Path) -> Result<Star
                 Servers::One(server)
             };
             Started { url, servers, clocks: vec![clock] }
+        }
+        "etcd" => {
+            let server = Server::start(servers::etcd()?).await?;
+            let url = format!("etcd://{}", server.addr());
+            Started { url, servers: Servers::One(server), clocks: vec![] }
+        }
+        "etcd3" => {
+            let set = EtcdCluster::start().await?;
+            let url = format!("etcd://{}", set.hosts());
+            Started { url, servers: Servers::Etcd(set), clocks: vec![] }
+        }
+        "zookeeper" => {
+            let server = Server::start(servers::zookeeper()).await?;
+            let url = format!("zookeeper://{}", server.addr());
+            Started { url, servers: Servers::One(server), clocks: vec![] }
+        }
+        "zookeeper3" => {
+            let set = Ensemble::start().await?;
+            let url = format!("zookeeper://{}", set.hosts());
+            Started { url, servers: Servers::Zookeeper(set), clocks: vec![] }
         }
         other => return Err(Error::new(Kind::Usage, format!("the lab cannot start {other:?}"))),
     })

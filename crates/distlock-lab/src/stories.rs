@@ -8,16 +8,22 @@ mod deadlock;
 mod dies;
 mod drop_storm;
 mod failover;
+mod follower;
+mod herd;
 mod late_release;
+mod leader_dies;
 mod long_work;
 mod lost_replies;
 mod pause;
+mod pool;
 mod redlock;
 mod reentry;
 mod server_dies;
+mod session_lost;
 mod starvation;
 mod token_back;
 mod two_steps;
+mod waiter_lost;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -108,7 +114,8 @@ impl Story {
 }
 
 /// One store of each family, for the quick lab.
-pub(crate) const OF_EACH_FAMILY: [&str; 4] = ["redis", "file", "postgres-advisory", "redlock3"];
+pub(crate) const OF_EACH_FAMILY: [&str; 5] =
+    ["redis", "file", "postgres-advisory", "redlock3", "etcd"];
 
 /// Every story, in the order of the report.
 pub(crate) const ALL: &[&Story] = &[
@@ -129,6 +136,12 @@ pub(crate) const ALL: &[&Story] = &[
     &token_back::STORY,
     &failover::STORY,
     &redlock::STORY,
+    &herd::STORY,
+    &session_lost::STORY,
+    &follower::STORY,
+    &waiter_lost::STORY,
+    &leader_dies::STORY,
+    &pool::STORY,
 ];
 
 /// The acts of all stories that fit a store.

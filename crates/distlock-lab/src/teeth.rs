@@ -45,7 +45,7 @@ const BITES: &[Bite] = &[
     Bite(Bug::StoreEndsEarly, "sqlite", "pause", ""),
     Bite(Bug::NoExpiry, "sqlite", "two-steps", ""),
     Bite(Bug::HalfIsMajority, "redlock3", "starvation", ""),
-    Bite(Bug::SessionLossUnnoticed, "postgres-advisory", "server-dies", ""),
+    Bite(Bug::SessionLossUnnoticed, "postgres-advisory", "server-dies", "while held"),
     Bite(Bug::LostRaceBelieved, "postgres-version", "starvation", ""),
 ];
 

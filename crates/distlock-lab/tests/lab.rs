@@ -42,6 +42,40 @@ fn a_story_is_told_and_its_control_goes_wrong() {
     assert_eq!(again.runs[0].seed, story.seed);
 }
 
+#[test]
+fn a_run_is_gone_on_with_and_records_become_one_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().to_str().unwrap();
+    let record = |seed: u64| dir.path().join(format!("seed-{seed}.json"));
+    let file = ["--store", "file", "--story", "random", "--out", out, "--seed"];
+    let call = |rest: &[&str]| {
+        let done = lab(&[&file[..], rest].concat()).output().unwrap();
+        assert!(done.status.success(), "{}", said(&done));
+        said(&done)
+    };
+    call(&["6", "--rounds", "1"]);
+    // What was done is not done again, and stays.
+    let read =
+        |seed| -> Record { serde_json::from_slice(&fs::read(record(seed)).unwrap()).unwrap() };
+    let first = read(6);
+    let text = call(&["6", "--rounds", "2", "--resume"]);
+    assert!(text.contains("2 random rounds") && text.contains("[1/1]"), "{text}");
+    let both = read(6);
+    assert_eq!((both.runs.len(), &both.runs[0]), (2, &first.runs[0]));
+    let page = fs::read_to_string(dir.path().join("seed-6.html")).unwrap();
+    assert!(page.contains("<html") && page.contains(&both.runs[1].seed.to_string()));
+    call(&["7", "--rounds", "1"]);
+    // Those of two seeds together.
+    let (a, b, all) = (record(6), record(7), dir.path().join("all.html"));
+    let args = [a.as_path(), b.as_path(), Path::new("--html"), all.as_path()];
+    let merged = lab(&["--merge"]).args(args).output().unwrap();
+    assert!(merged.status.success() && said(&merged).contains("3 random rounds"), "{merged:?}");
+    assert!(fs::read_to_string(&all).unwrap().contains(&both.runs[0].seed.to_string()));
+    fs::write(&b, "{}").unwrap();
+    let spoiled = lab(&["--merge"]).args(args).output().unwrap();
+    assert!(!spoiled.status.success() && said(&spoiled).contains("no record of this lab"));
+}
+
 const EXPECTED_STORY: (Kind, Expect, Verdict) = (Kind::Story, Expect::Clean, Verdict::AsExpected);
 const EXPECTED_CONTROL: (Kind, Expect, Verdict) =
     (Kind::Control, Expect::Violates, Verdict::AsExpected);
@@ -53,6 +87,19 @@ fn what_cannot_be_asked_for_is_said_with_what_can() {
     {
         let done = lab(&args).output().unwrap();
         assert!(!done.status.success() && said(&done).contains(hint), "{}", said(&done));
+    }
+}
+
+/// What the lab found once, told again: docs/lab.md says what each was.
+#[test]
+fn seeds_that_found_something_find_it_no_more() {
+    for (store, seed) in
+        [("postgres-advisory", "2"), ("postgres-row-lock", "1"), ("mysql-row-lock", "2")]
+    {
+        let done =
+            lab(&["--story", "server-dies", "--store", store, "--seed", seed]).output().unwrap();
+        assert!(done.status.success(), "{store}: {}", said(&done));
+        assert!(said(&done).contains("2 stories"), "{store}: {}", said(&done));
     }
 }
 
@@ -98,8 +145,9 @@ async fn an_interrupt_ends_servers_and_clients() {
 
 #[cfg(feature = "teeth")]
 #[test]
-fn a_seeded_bug_is_caught() {
-    let done = lab(&["--bug", "token-starts-again", "--seed", "5"]).output().unwrap();
+fn seeded_bugs_are_caught() {
+    let args = ["--bug", "token-starts-again", "--bug", "session-loss-unnoticed", "--seed", "5"];
+    let done = lab(&args).output().unwrap();
     assert!(done.status.success(), "{}", said(&done));
-    assert!(said(&done).contains("1 of 1 seeded bugs caught"), "{}", said(&done));
+    assert!(said(&done).contains("2 of 2 seeded bugs caught"), "{}", said(&done));
 }

@@ -252,3 +252,31 @@ pub(super) async fn race(me: &Arc<Me>, mut words: SplitWhitespace<'_>) -> String
     }
     format!("rounds {rounds} {failed}")
 }
+
+/// `N TTL NAME`: so many wait at once, and each gives back what it gets. Says how many were served.
+pub(super) async fn crowd(me: &Arc<Me>, mut words: SplitWhitespace<'_>) -> String {
+    let mut next = || words.next().unwrap_or_default().to_owned();
+    let (n, ttl, name) = (next(), next(), next());
+    let ttl = Duration::from_millis(ttl.parse().expect("a TTL"));
+    let waiter = |_| {
+        let (lock, note) = me.recorder().ask(me.locks.lock(&name).ttl(ttl), &name);
+        task(async move {
+            match acquire(lock, None).await {
+                Took::Granted(guard) => {
+                    note.granted(&guard);
+                    Mine::new(guard, note).release().await == "released"
+                }
+                _ => {
+                    note.put(What::GaveUp);
+                    false
+                }
+            }
+        })
+    };
+    let waiters: Vec<_> = (0..n.parse::<u32>().expect("a number")).map(waiter).collect();
+    let mut served = 0;
+    for waiter in waiters {
+        served += u32::from(waiter.await.unwrap_or(false));
+    }
+    format!("served {served}")
+}
