@@ -50,14 +50,13 @@ pub(crate) fn jobs(args: &Args, seed: u64, done: &[Run]) -> Result<Vec<Job>, Err
     let mut jobs: Vec<Job> = stores
         .into_iter()
         .map(|store| {
-            let tells = |story: &Story| {
-                let one = stories::OF_EACH_FAMILY.contains(&store.name);
-                let about = story.about.contains(&store.name);
-                wanted(story.id) && (!args.quick || named || one || about)
+            let tells = |story: &Story, act: &Act| {
+                let all = !args.quick || named;
+                wanted(story.id) && (all || stories::in_short(story, act, store))
             };
             let left = |seed: u64| !well.contains(&(store.name, seed));
             let acts = stories::for_store(store)
-                .filter(|(story, act)| tells(story) && left(act_seed(seed, store, story, act)))
+                .filter(|(story, act)| tells(story, act) && left(act_seed(seed, store, story, act)))
                 .collect();
             let rounds = args.rounds.unwrap_or(if args.quick { 5 } else { 20 });
             let rounds = if wanted("random") { args.from..args.from + rounds } else { 0..0 };

@@ -11,6 +11,7 @@ use std::str::SplitWhitespace;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::client::PATIENCE;
 use distlock::seam::Fut;
 use distlock::{Busy, Clock, Error, Force, Guard, Held, Lock, Locks, Owner, Released};
 use distlock_testkit::history::{Note, Recorder, What};
@@ -30,7 +31,7 @@ async fn run(mut stage: Stage) {
     if let Some(bug) = stage.arg("tooth") {
         crate::teeth::choose(bug);
     }
-    let locks = stage.client().await;
+    let locks = connect(stage.need("url")).await;
     let recorder = Recorder::create(stage.need("history").as_ref()).expect("a history");
     let me = Arc::new(Me {
         locks,
@@ -55,6 +56,19 @@ async fn run(mut stage: Stage) {
             let answer = me.obey(&id, &command).await;
             say(&format!("{id} {answer}"));
         });
+    }
+}
+
+/// As a program does that is started again: servers may be changing places just now.
+async fn connect(url: &str) -> Locks {
+    let clock = Clock::system();
+    let end = clock.now().plus(PATIENCE);
+    loop {
+        match distlock::connect(url).await {
+            Ok(locks) => return locks,
+            Err(e) if clock.now() >= end => panic!("a client of the lab: {e:?}"),
+            Err(_) => clock.sleep(Duration::from_millis(50)).await,
+        }
     }
 }
 

@@ -121,7 +121,9 @@ fn below(pid: u32) -> Vec<u32> {
 #[tokio::test]
 async fn an_interrupt_ends_servers_and_clients() {
     let clock = Clock::system();
-    let mut running = lab(&["--store", "redis", "--story", "long-work"]).spawn().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = lab(&["--store", "redis", "--story", "long-work"]);
+    let mut running = running.env("TMPDIR", dir.path()).spawn().unwrap();
     let pid = running.id();
     // A server and three clients.
     let started = clock.timeout(Duration::from_secs(60), async {
@@ -141,6 +143,8 @@ async fn an_interrupt_ends_servers_and_clients() {
         }
     });
     assert!(gone.await.is_some(), "something of {all:?} was left");
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().path()).collect();
+    assert!(left.is_empty(), "{left:?} were left");
 }
 
 #[cfg(feature = "teeth")]

@@ -16,7 +16,7 @@ pub(super) const STORY: Story = Story {
     title: "The work takes longer than the TTL",
     teaches: "A lock that is renewed lasts as long as its work; one that is not ends, and its holder \
               is told before anybody else gets it.",
-    about: &["redis", "sqlite", "memcached"],
+    about: &["memcached", "redis", "sqlite"],
     acts: &[
         story(4, clean, |scene| Box::pin(renewed(scene))),
         story(4, clean_where_leases_end, |scene| Box::pin(once(scene))).called("no renewal"),

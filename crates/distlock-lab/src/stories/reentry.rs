@@ -14,7 +14,7 @@ pub(super) const STORY: Story = Story {
     title: "The holder enters its own lock again",
     teaches: "The same owner is let in with the same token, and the lock is free only when it has left \
               as often as it entered.",
-    about: &["redis", "sqlite", "mysql"],
+    about: &["mysql", "redis", "sqlite"],
     acts: &[story(6, who_lets_in, |scene| Box::pin(tell(scene)))],
 };
 
