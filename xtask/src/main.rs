@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's chores.
 
 mod bench;
+mod lab;
 mod models;
 mod mutants;
 mod mutations;
@@ -40,6 +41,13 @@ enum Chore {
         /// Only the mutations whose name contains this
         filter: Option<String>,
     },
+    /// Tell every failure story on real servers, and hurt them at random; `--help` after `--` for more
+    #[command(disable_help_flag = true)]
+    Lab {
+        /// --store S, --story N, --rounds R, --seed X, --quick, --teeth, --json FILE
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Measure locks beside the raw store calls that any lock needs, in one run, as ratios
     Bench {
         /// memory, sqlite, sqlite-normal, file; all when left out
@@ -59,6 +67,7 @@ fn main() -> ExitCode {
         Chore::Test { filter } => test::run(filter.as_deref()),
         Chore::Models { full } => models::run(full),
         Chore::Mutants { filter } => mutants::run(filter.as_deref()),
+        Chore::Lab { args } => lab::run(&args),
         Chore::Bench { store, json, quick } => bench::run(store.as_deref(), json, quick),
     };
     match done {

@@ -22,8 +22,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "release without owner check",
         file: "crates/distlock-core/src/state/step.rs",
-        old: "let Some(i) = self.hold_of(req) else {\n",
-        new: "let Some(i) = self.hold_of(req).or((!self.holds.is_empty()).then_some(0)) else {\n",
+        old: "self.hold_of(req).or(any.then_some(0)) else {\n",
+        new: "self.hold_of(req).or((!self.holds.is_empty()).then_some(0)) else {\n",
         package: "distlock-core",
         target: "state",
         test: "examples::a_release_ends_only_its_own_hold",
@@ -85,7 +85,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "no purge of dead waiters",
         file: "crates/distlock-core/src/state/step.rs",
-        old: "        self.queue.retain(|w| w.deadline > now);\n",
+        old: "        self.queue.retain(|w| w.deadline > now || teeth::bites(Bug::DeadWaiterKeepsTurn));\n",
         new: "",
         package: "distlock-core",
         target: "state",
@@ -175,7 +175,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a missed turn costs the place",
         file: "crates/distlock-core/src/state/step.rs",
-        old: "        if deadline > now {\n",
+        old: "        if deadline > now || teeth::bites(Bug::DeadWaiterKeepsTurn) {\n",
         new: "        if deadline > now && now > deadline {\n",
         package: "distlock-core",
         target: "state",
@@ -184,8 +184,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "revoking frees at once",
         file: "crates/distlock-core/src/state/step.rs",
-        old: "Force::Revoke if believed => hold.phase = Phase::Revoked,",
-        new: "Force::Revoke if !believed => hold.phase = Phase::Revoked,",
+        old: "Force::Revoke if believed && ",
+        new: "Force::Revoke if !believed && ",
         package: "distlock-core",
         target: "state",
         test: "examples::revoke_tells_the_holder_and_grants_nobody_before_the_lease_ends",
@@ -382,8 +382,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "quorum: half is a majority",
         file: "crates/distlock-core/src/quorum.rs",
-        old: "majority: size / 2 + 1,",
-        new: "majority: size / 2,",
+        old: "false => size / 2 + 1,",
+        new: "false => size / 2,",
         package: "distlock-core",
         target: "quorum",
         test: "dead::with_three_of_five_dead_nobody_is_granted",

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::part::follow;
 
 /// A program the tests start, and the Debian package it comes from.
-const NEEDED: [(&str, &str); 8] = [
+const NEEDED: [(&str, &str); 9] = [
     ("redis-server", "redis-server"),
     ("memcached", "memcached"),
     ("mariadbd", "mariadb-server"),
@@ -17,6 +17,7 @@ const NEEDED: [(&str, &str); 8] = [
     ("etcd", "etcd-server"),
     ("etcdctl", "etcd-client"),
     ("/usr/share/zookeeper/bin/zkServer.sh", "zookeeper"),
+    ("chromium", "chromium"),
 ];
 
 /// Keeps a freshly installed server from being started by its package.

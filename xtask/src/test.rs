@@ -31,6 +31,7 @@ pub(crate) fn run(filter: Option<&str>) -> Result<(), String> {
     let mut built = built()?;
     done.extend(tests(std::mem::take(&mut built.tests), filter)?);
     if filter.is_none() {
+        done.push(part("the quick lab", quick_lab(&built)?).print());
         let docs = cargo(&["test", "--workspace", "--all-features", "--doc"]);
         done.push(part("doc tests", docs).print());
         for example in EXAMPLES {
@@ -81,6 +82,8 @@ struct Built {
     /// `(name, executable, package directory)`.
     tests: Vec<(String, PathBuf, PathBuf)>,
     examples: HashMap<String, PathBuf>,
+    /// The fault lab.
+    lab: Option<PathBuf>,
 }
 
 fn built() -> Result<Built, String> {
@@ -88,7 +91,7 @@ fn built() -> Result<Built, String> {
         cargo(&["test", "--workspace", "--all-features", "--no-run", "--message-format", "json"]);
     let output =
         list.stderr(Stdio::null()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
-    let mut found = Built { tests: Vec::new(), examples: HashMap::new() };
+    let mut found = Built { tests: Vec::new(), examples: HashMap::new(), lab: None };
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
         let (exe, manifest) = (message["executable"].as_str(), message["manifest_path"].as_str());
@@ -102,12 +105,24 @@ fn built() -> Result<Built, String> {
             found.tests.push((name, PathBuf::from(exe), dir));
         } else if kind == "example" {
             found.examples.insert(target, PathBuf::from(exe));
+        } else if target == "distlock-lab" {
+            found.lab = Some(PathBuf::from(exe));
         }
     }
     if found.tests.is_empty() {
         return Err("the build gave no test binary; see the part \"build\" above".to_owned());
     }
     Ok(found)
+}
+
+/// Every failure story where it matters most, and some random rounds a store. Always with one seed:
+/// what is red today is red tomorrow.
+fn quick_lab(built: &Built) -> Result<Command, String> {
+    let lab = built.lab.as_ref().ok_or("the build gave no lab; see the part \"build\" above")?;
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(lab).args(["--quick", "--seed", "1", "--out"]);
+    command.arg(root().join("target").join("lab")).current_dir(root());
+    Ok(command)
 }
 
 /// Runs the test binaries side by side, the longest first: those with the laws in them.

@@ -1,7 +1,9 @@
 //! How connections are made and what they are set to.
 
+use std::time::Duration;
+
 use distlock_core::{Error, Kind};
-use distlock_sql::Opens;
+use distlock_sql::{Dozes, Opens, Trouble};
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{ConnectOptions, Connection, MySqlConnection};
 
@@ -70,5 +72,11 @@ impl Opens for Door {
 
     async fn close(&self, conn: MySqlConnection) {
         let _ = conn.close().await;
+    }
+}
+
+impl Dozes for Door {
+    async fn doze(&self, conn: &mut MySqlConnection, nap: Duration) -> Result<(), Trouble> {
+        run(conn, format!("DO SLEEP({})", nap.as_secs())).await.map(drop).map_err(calling)
     }
 }

@@ -21,7 +21,8 @@ const OTHERS: &str = "Waiters of other database users are not woken by us unless
 const ASKS: &str = "Nobody is called up: a process whose waiter is the first in line reads the row \
                     again every 20 to 250 ms.";
 const LONG: &str = "Each held lock is an open transaction on a connection of its own: at most \
-                    ?sessions= of them, and a long hold keeps the server from clearing old rows.";
+                    ?sessions= of them, and a long hold keeps the server from clearing old \
+                    rows. One more connection notices when the server goes.";
 
 /// What a store of this kind promises; `durable` when the server puts every commit on disk before
 /// it answers.

@@ -6,7 +6,8 @@
 //!    TTL.
 //! 3. Count the token, and write down who holds the lock, in commits of their own on another
 //!    connection.
-//! 4. Ask now and then whether the connection lives. Its loss is the loss of the lock.
+//! 4. Ask now and then whether the connection lives. Its loss is the loss of the lock. One more
+//!    connection for all locks notices at once when the server goes, and has them all looked at.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use distlock_core::{
     BootInstant, Clock, Error, FullName, Holder, Kind, Name, Outcome, Patience, Released, ReqId,
     Standing, Store, Token, TokenRange, Why, engine,
 };
-use distlock_sql::{Lane, Opens, Seat, Seats};
+use distlock_sql::{Lane, Opens, Seat, Seats, Witness};
 use sqlx::{MySql, MySqlConnection, Row, Transaction};
 
 use crate::door::Door;
@@ -52,6 +53,7 @@ pub struct RowLock {
     lane: Arc<Lane<Door>>,
     sweep: sweep::Pace,
     seats: Seats<Door>,
+    witness: Witness,
     timeout: Duration,
 }
 
@@ -86,6 +88,7 @@ impl RowLock {
             site,
             tables: Arc::new(tables),
             door: Arc::clone(&door),
+            witness: Witness::new(Arc::clone(&door), clock.clone(), options.timeout),
             seats: Seats::new(
                 Arc::clone(&door),
                 clock.clone(),
@@ -284,6 +287,7 @@ impl SessionStore for RowLock {
             Box::pin(async move { tokens::next(conn, &tables, &name, &claim, id).await })
         });
         let tokens = TokenRange::new(token.await.map_err(&told)?, std::num::NonZeroU32::MIN)?;
+        self.witness.watches().await;
         // The token is only ours if the row still is: it may have passed on before it was counted.
         let asked = self.capability.moment(&self.clock);
         self.ping(&session).await.map_err(told)?;
@@ -368,9 +372,12 @@ impl SessionStore for RowLock {
             .with_hint("KILL the connection that `conn` of the table `held` names"))
     }
 
-    fn listen(&self, _ears: Ears) {}
+    fn listen(&self, ears: Ears) {
+        self.witness.listen(ears);
+    }
 
     async fn close(&self) {
+        self.witness.close();
         self.lane.close().await;
     }
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use distlock_core::{Error, Kind};
-use distlock_sql::Opens;
+use distlock_sql::{Dozes, Opens, Trouble};
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
-use crate::trouble::{refusal, standby};
+use crate::trouble::{refusal, standby, trouble};
 
 /// What a connection is set to, whatever the defaults of the server, the database or the role
 /// are:
@@ -109,5 +109,12 @@ impl Opens for Door {
 
     async fn close(&self, conn: PgConnection) {
         let _ = conn.close().await;
+    }
+}
+
+impl Dozes for Door {
+    async fn doze(&self, conn: &mut PgConnection, nap: Duration) -> Result<(), Trouble> {
+        let sleep = format!("SELECT pg_sleep({})", nap.as_secs());
+        sqlx::raw_sql(AssertSqlSafe(sleep)).execute(conn).await.map(drop).map_err(trouble)
     }
 }

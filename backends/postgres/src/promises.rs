@@ -26,8 +26,8 @@ const RACES: &str = "Every move is a race on one row, and a process whose waiter
 const VERSION_CONNECTIONS: &str = "Two connections a process, however many locks.";
 
 const SESSIONS: &str = "Each lock that is held or waited for is a connection of its own: at most \
-                        ?sessions= a process (32), one more is refused; and one for everything \
-                        else.";
+                        ?sessions= a process (32), one more is refused; one for everything \
+                        else, and one that notices when the server goes.";
 const COLLISION: &str = "A lock is a 64-bit number made of its name: two names of the same number \
                          would exclude each other, which is safe, and rarer than a broken disk.";
 const LONG: &str = "A held lock is an open transaction: a long hold keeps the server from clearing \

@@ -6,7 +6,8 @@
 //!    in the server's own line. Whoever goes away meanwhile has the session ended.
 //! 3. Count the token, and write down who holds the lock, in a commit of its own.
 //! 4. Ask once more whether the session holds the lock, and from then on now and then. A session that
-//!    is silent for the TTL is ended by the server; its loss is the loss of the lock.
+//!    is silent for the TTL is ended by the server; its loss is the loss of the lock. One more
+//!    connection for all locks notices at once when the server goes, and has them all looked at.
 //! 5. Give the lock back, and hear that it was held until now. Only then does the connection rest.
 
 use std::num::NonZeroU32;
@@ -24,7 +25,7 @@ use distlock_core::{
     BootInstant, Clock, Error, FullName, Kind, Outcome, Patience, Released, Standing, Store, Token,
     TokenRange, Why, engine,
 };
-use distlock_sql::{Lane, Seat, Seats};
+use distlock_sql::{Lane, Seat, Seats, Witness};
 use sqlx::PgConnection;
 use tokio::sync::Notify;
 
@@ -61,6 +62,7 @@ pub(crate) struct Sessions {
     /// For looks and ends, and the tokens of row locks.
     lane: Arc<Lane<Door>>,
     seats: Seats<Door>,
+    witness: Witness,
     grants: AtomicU32,
     swept: Arc<Mutex<(String, String)>>,
 }
@@ -168,6 +170,7 @@ impl Sessions {
             looks: Arc::new(Looks::new(&schema)),
             schema,
             lane: Arc::new(lane),
+            witness: Witness::new(Arc::clone(&own), clock.clone(), timeout),
             seats: Seats::new(own, clock.clone(), timeout, options.sessions.into()),
             grants: AtomicU32::new(0),
             swept: Arc::default(),
@@ -395,6 +398,7 @@ impl SessionStore for Sessions {
         };
         let tokens = self.token(&seat, &wish, pid).await.map_err(&told)?;
         let mut session = Session { seat, wish, has, min_until: BootInstant::FAR };
+        self.witness.watches().await;
         // The token is only ours if the lock still is: it may have passed on before it was counted.
         let sent = self.capability.moment(&self.clock);
         let (held, waiters) = self.prove(&session).await.map_err(&told)?;
@@ -472,9 +476,12 @@ impl SessionStore for Sessions {
         }
     }
 
-    fn listen(&self, _ears: Ears) {}
+    fn listen(&self, ears: Ears) {
+        self.witness.listen(ears);
+    }
 
     async fn close(&self) {
+        self.witness.close();
         self.seats.close().await;
         self.lane.close().await;
     }

@@ -15,6 +15,7 @@ use crate::name::{FullName, Name, Namespace};
 use crate::observe::Observer;
 use crate::reaper::Reaper;
 use crate::seam::{Ask, Backend};
+use crate::teeth::{self, Bug};
 use crate::ttl::Ttl;
 
 pub(crate) struct Client {
@@ -125,7 +126,7 @@ impl Drop for Undo {
     fn drop(&mut self) {
         // Not there: all was well, or closing has taken it back already.
         let asking = self.client.asking().remove(&self.ask.req);
-        if let Some(ask) = asking {
+        if let Some(ask) = asking.filter(|_| !teeth::bites(Bug::UndoMissing)) {
             tracing::debug!(lock = %ask.lock, req = %ask.req, "acquire undone");
             self.client.reaper.abandon(ask.key(), ask.ttl);
         }

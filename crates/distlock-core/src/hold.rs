@@ -13,6 +13,7 @@ use crate::moment::Moment;
 use crate::name::FullName;
 use crate::observe::Observer;
 use crate::seam::{Grant, Key};
+use crate::teeth::{self, Bug};
 use crate::token::Token;
 
 /// The shared record of one hold.
@@ -151,9 +152,9 @@ impl Hold {
         let left = self.left(self.now());
         let why = if std::process::id() != self.pid {
             Why::Forked
-        } else if left.is_zero() {
+        } else if left.is_zero() && !teeth::bites(Bug::CheckTrustsTimer) {
             self.end_of_time()
-        } else if need < left {
+        } else if need < left || teeth::bites(Bug::CheckTrustsTimer) {
             return Ok(());
         } else {
             return fail(Why::TooShort);

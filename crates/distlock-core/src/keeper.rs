@@ -20,6 +20,7 @@ use crate::lost::Why;
 use crate::observe::Observer;
 use crate::reaper::Reaper;
 use crate::seam::{Backend, Due, Event, Kept};
+use crate::teeth::{self, Bug};
 use crate::timer::BootTimer;
 
 /// The first wait after a renewal without an answer; doubled each time, up to a tenth of the TTL.
@@ -73,6 +74,7 @@ impl Keeper {
     pub(crate) fn add(self: &Arc<Self>, hold: Arc<Hold>, sent: BootInstant, renew: bool) {
         // A grant may be a replay of an older one, with less than its TTL left.
         let pace = self.pace(&hold).min(hold.deadline().since(sent) / 3);
+        let renew = renew && !teeth::bites(Bug::NoWatchdog);
         let next = if renew { sent.plus(pace) } else { BootInstant::FAR };
         let entry = Entry { hold: hold.clone(), next, tries: 0, in_flight: false };
         // One guard for one hold: who takes it up by its ticket has it from then on.
@@ -143,7 +145,8 @@ impl Keeper {
         kept.retain(|_, entry| {
             let hold = &entry.hold;
             // Its holder may have looked first, and latched it.
-            let over = hold.is_lost() || hold.left(moment).is_zero();
+            let over = hold.is_lost()
+                || (hold.left(moment).is_zero() && !teeth::bites(Bug::CheckTrustsTimer));
             if over {
                 self.ended(hold);
             }
@@ -218,6 +221,15 @@ impl Keeper {
         let mut kept = self.kept();
         let entry = kept.get_mut(&hold.key.req).filter(|e| Arc::ptr_eq(&e.hold, hold));
         let now = self.backend.clock().now();
+        let answer = match answer {
+            Some(Kept::Lost(_)) if teeth::bites(Bug::LostTakenForKept) => Some(Kept::Until {
+                sent: self.backend.clock().moment(),
+                ttl: hold.ttl,
+                margin: Duration::ZERO,
+                waiters: 0,
+            }),
+            answer => answer,
+        };
         match answer {
             Some(Kept::Until { sent, ttl, margin, waiters }) => {
                 hold.extend(sent.until(ttl, margin), waiters, cut);

@@ -27,6 +27,7 @@ use crate::seam::{
     Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Released, Watcher,
 };
 use crate::state::Pulse;
+use crate::teeth::{self, Bug};
 use crate::token::{Token, TokenRange};
 use crate::ttl::Patience;
 use crate::waiting::{Entry, Waiting};
@@ -107,6 +108,9 @@ impl<S: LeaseStore> Inner<S> {
         left: Duration,
         waiters: u32,
     ) -> Grant {
+        let late = teeth::bites(Bug::DeadlineFromReply);
+        let sent = if late { self.moment() } else { sent };
+        let left = if teeth::bites(Bug::ReplayHasFullTtl) { ask.ttl } else { left };
         let margin = self.store.capability().margin(left);
         Grant { req: ask.req, tokens, sent, ttl: left, margin, waiters }
     }
@@ -132,7 +136,12 @@ impl<S: LeaseStore> Inner<S> {
         let wait_lease = ask.ttl.min(WAIT_LEASE);
         let joined = self.waiting.join(ask.key(), wait_lease, seen.is_some());
         let mut wait = Wait::default();
+        let mut renamed: Option<Box<Ask>> = None;
         loop {
+            if wait.doubtful && teeth::bites(Bug::RetryIsNew) {
+                renamed = Some(Box::new(Ask { req: crate::ReqId::random(), ..ask.clone() }));
+            }
+            let ask = renamed.as_deref().unwrap_or(ask);
             let sent = self.moment();
             // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
             let call = Box::pin(self.store.acquire(ask, Some(wait_lease)));
@@ -242,7 +251,7 @@ impl<S: LeaseStore> Inner<S> {
 
     /// Starts the shared heartbeat unless it beats already, and often enough for this waiter.
     fn beat(self: &Arc<Self>, entry: &Entry) {
-        if !self.waiting.start_beating(entry.wait_lease) {
+        if teeth::bites(Bug::NoHeartbeat) || !self.waiting.start_beating(entry.wait_lease) {
             return;
         }
         let inner = self.clone();

@@ -51,6 +51,7 @@ pub mod seam;
 pub mod session;
 pub mod state;
 pub mod store;
+pub mod teeth;
 #[cfg(test)]
 mod tests;
 pub mod ticket;

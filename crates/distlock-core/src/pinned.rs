@@ -1,20 +1,22 @@
 //! The driver of the session family: a lock tied to a connection or descriptor.
 //!
 //! The store gives a connection that holds the lock; the driver keeps it under the request's id
-//! until the release, and lets the same owner in again without asking the store.
+//! until the release, and lets the same owner in again without asking the store. When the store says
+//! that connections may have ended, all of them are looked at, and who lost its lock is told at once.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::busy::Standing;
 use crate::capability::{Capability, Expiry};
 use crate::clock::Clock;
+use crate::engine;
 use crate::error::{Error, Kind};
 use crate::ids::{Owner, ReqId};
 use crate::info::{LockInfo, Query};
@@ -25,15 +27,21 @@ use crate::seam::{
     Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Released, Watcher,
 };
 use crate::session::{Alive, Locked, SessionStore};
+use crate::teeth::{self, Bug};
 use crate::token::{Token, TokenRange};
 
 /// A session store as a [`Backend`].
 pub struct Pinned<S: SessionStore> {
+    inner: Arc<Inner<S>>,
+    events: Mutex<Option<UnboundedReceiver<Event>>>,
+}
+
+struct Inner<S: SessionStore> {
     store: S,
     holds: Mutex<HashMap<ReqId, Arc<Slot<S::Conn>>>>,
     /// One slot per lock and owner that holds or asks for it here.
     slots: Mutex<Slots<S::Conn>>,
-    events: Mutex<Option<UnboundedReceiver<Event>>>,
+    news: UnboundedSender<Event>,
 }
 
 type Slots<C> = HashMap<(FullName, Owner), Arc<Slot<C>>>;
@@ -87,7 +95,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Counts an acquire under way; forgets the slot when nobody uses it.
-struct Asking<'a, S: SessionStore>(&'a Pinned<S>, Arc<Slot<S::Conn>>);
+struct Asking<'a, S: SessionStore>(&'a Inner<S>, Arc<Slot<S::Conn>>);
 
 impl<S: SessionStore> Drop for Asking<'_, S> {
     fn drop(&mut self) {
@@ -99,23 +107,57 @@ impl<S: SessionStore> Drop for Asking<'_, S> {
 impl<S: SessionStore> Pinned<S> {
     /// Drives a store.
     pub fn new(store: S) -> Self {
-        let (tx, rx) = unbounded_channel();
-        store.listen(Arc::new(move |wake| {
-            if let Wake::Event(event) = wake {
-                let _ = tx.send(event);
-            }
-        }));
-        Self {
+        let (news, rx) = unbounded_channel();
+        let inner = Arc::new(Inner {
             store,
             holds: Mutex::default(),
             slots: Mutex::default(),
-            events: Mutex::new(Some(rx)),
-        }
+            news: news.clone(),
+        });
+        let driver: Weak<Inner<S>> = Arc::downgrade(&inner);
+        inner.store.listen(Arc::new(move |wake| match wake {
+            Wake::Event(event) => drop(news.send(event)),
+            Wake::Everybody => {
+                if let Some(driver) = driver.upgrade() {
+                    engine::spawn(async move { driver.look_at_all().await });
+                }
+            }
+            Wake::Turn(_) => {}
+        }));
+        Self { inner, events: Mutex::new(Some(rx)) }
     }
 
     /// The store underneath.
     pub fn store(&self) -> &S {
-        &self.store
+        &self.inner.store
+    }
+}
+
+impl<S: SessionStore> Inner<S> {
+    fn capability(&self) -> &Capability {
+        self.store.capability()
+    }
+
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
+    /// Looks at everything that is held, and tells who lost it. Nothing is kept any longer by this:
+    /// some of it may be meant to run out.
+    async fn look_at_all(&self) {
+        let held: Vec<_> = lock(&self.slots).values().cloned().collect();
+        for some in held.chunks(ABREAST) {
+            all(some.iter().map(|slot| self.look_at(slot))).await;
+        }
+    }
+
+    async fn look_at(&self, slot: &Arc<Slot<S::Conn>>) {
+        let mut place = slot.conn.lock().await;
+        let Some(conn) = place.as_mut() else { return };
+        let Alive::No(why) = self.alive(conn, LOOK * 4).await else { return };
+        self.lose(slot, &mut place, why);
+        drop(place);
+        self.forget_if_unused(slot);
     }
 
     fn ask_slot(&self, ask: &Ask) -> Asking<'_, S> {
@@ -169,8 +211,8 @@ impl<S: SessionStore> Pinned<S> {
         let Some(conn) = place.as_mut() else { return Ok(None) };
         let waiters = match self.alive(conn, ask.ttl).await {
             Alive::Yes { waiters } => waiters,
-            Alive::No(_) => {
-                self.lose(slot, &mut place);
+            Alive::No(why) => {
+                self.lose(slot, &mut place, why);
                 return Ok(None);
             }
             Alive::Unknown(e) => return Err(e),
@@ -181,8 +223,8 @@ impl<S: SessionStore> Pinned<S> {
         Ok(self.join(slot, ask.req).map(grant).map(Attempt::Granted))
     }
 
-    /// Strikes off what is held through a connection that died, for all who shared it.
-    fn lose(&self, slot: &Slot<S::Conn>, place: &mut Option<S::Conn>) {
+    /// Strikes off what is held through a connection that died, and tells all who shared it.
+    fn lose(&self, slot: &Slot<S::Conn>, place: &mut Option<S::Conn>, why: Why) {
         let mut state = lock(&slot.state);
         state.tokens = None;
         let reqs = std::mem::take(&mut state.reqs);
@@ -190,6 +232,7 @@ impl<S: SessionStore> Pinned<S> {
         let mut holds = lock(&self.holds);
         for req in reqs {
             holds.remove(&req);
+            let _ = self.news.send(Event::Lost(Key { lock: slot.key.0.clone(), req }, why));
         }
         drop(holds);
         *place = None;
@@ -200,6 +243,9 @@ impl<S: SessionStore> Pinned<S> {
     async fn alive(&self, conn: &mut S::Conn, ttl: Duration) -> Alive {
         let bound = (ttl / 4).min(LOOK);
         match self.clock().timeout(bound, self.store.alive(conn)).await {
+            Some(Alive::No(_)) if teeth::bites(Bug::SessionLossUnnoticed) => {
+                Alive::Yes { waiters: 0 }
+            }
             Some(alive) => alive,
             None => Alive::Unknown(
                 Error::new(Kind::Unreachable, format!("no answer within {bound:?}"))
@@ -288,7 +334,7 @@ impl<S: SessionStore> Pinned<S> {
                 Kept::Until { sent, ttl, margin, waiters }
             }
             Alive::No(why) => {
-                self.lose(&slot, &mut conn);
+                self.lose(&slot, &mut conn, why);
                 drop(conn);
                 self.forget_if_unused(&slot);
                 Kept::Lost(why)
@@ -300,15 +346,15 @@ impl<S: SessionStore> Pinned<S> {
 
 impl<S: SessionStore> Backend for Pinned<S> {
     fn capability(&self) -> &Capability {
-        self.store.capability()
+        self.inner.store.capability()
     }
 
     fn site(&self) -> &str {
-        self.store.site()
+        self.inner.store.site()
     }
 
     fn clock(&self) -> &Clock {
-        self.store.clock()
+        self.inner.store.clock()
     }
 
     fn acquire<'a>(
@@ -323,15 +369,15 @@ impl<S: SessionStore> Backend for Pinned<S> {
                     seen(standing);
                 }
             };
-            self.acquire_here(ask, &hear).await
+            self.inner.acquire_here(ask, &hear).await
         })
     }
 
     fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {
         Box::pin(async move {
-            if let Some((slot, true)) = self.leave(&key.req) {
+            if let Some((slot, true)) = self.inner.leave(&key.req) {
                 drop(slot.conn.lock().await.take());
-                self.forget_if_unused(&slot);
+                self.inner.forget_if_unused(&slot);
             }
             Ok(())
         })
@@ -343,7 +389,7 @@ impl<S: SessionStore> Backend for Pinned<S> {
         Box::pin(async move {
             let mut kept = Vec::with_capacity(due.len());
             for some in due.chunks(ABREAST) {
-                kept.extend(all(some.iter().map(|d| self.keep_one(d))).await);
+                kept.extend(all(some.iter().map(|d| self.inner.keep_one(d))).await);
             }
             kept
         })
@@ -355,25 +401,25 @@ impl<S: SessionStore> Backend for Pinned<S> {
         _requeue: Option<&'a Ask>,
     ) -> Fut<'a, Result<Released, Error>> {
         Box::pin(async move {
-            let held = lock(&self.holds).get(&key.req).cloned();
+            let held = lock(&self.inner.holds).get(&key.req).cloned();
             let Some(slot) = held else { return Ok(Released::WasLost) };
             // Before it leaves: whoever drops this while it waits can still release again.
             let mut place = slot.conn.lock().await;
-            match self.leave(&key.req) {
+            match self.inner.leave(&key.req) {
                 None => return Ok(Released::WasLost),
                 Some((_, false)) => return Ok(Released::Released),
                 Some((_, true)) => {}
             }
             let conn = place.take();
             drop(place);
-            self.forget_if_unused(&slot);
+            self.inner.forget_if_unused(&slot);
             let Some(conn) = conn else { return Ok(Released::WasLost) };
-            self.store.unlock(conn).await
+            self.inner.store.unlock(conn).await
         })
     }
 
     fn inspect<'a>(&'a self, query: &'a Query) -> Fut<'a, Result<Vec<LockInfo>, Error>> {
-        Box::pin(self.store.inspect(query))
+        Box::pin(self.inner.store.inspect(query))
     }
 
     fn force<'a>(
@@ -382,7 +428,7 @@ impl<S: SessionStore> Backend for Pinned<S> {
         token: Option<Token>,
         how: Force,
     ) -> Fut<'a, Result<Forced, Error>> {
-        Box::pin(self.store.force(lock, token, how))
+        Box::pin(self.inner.store.force(lock, token, how))
     }
 
     fn events(&self) -> Option<UnboundedReceiver<Event>> {
@@ -390,6 +436,6 @@ impl<S: SessionStore> Backend for Pinned<S> {
     }
 
     fn close(&self) -> Fut<'_, ()> {
-        Box::pin(self.store.close())
+        Box::pin(self.inner.store.close())
     }
 }

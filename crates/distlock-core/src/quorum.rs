@@ -61,6 +61,7 @@ use crate::seam::{
     Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
 };
 use crate::store::Store;
+use crate::teeth::{self, Bug};
 use crate::token::Token;
 
 /// How long a node may take at most, in microseconds; a tenth of the TTL when that is less.
@@ -138,7 +139,10 @@ impl<N: QuorumNode> Quorum<N> {
         let inner = Arc::new(Inner {
             nodes: nodes.collect(),
             site: site.into(),
-            majority: size / 2 + 1,
+            majority: match teeth::bites(Bug::HalfIsMajority) {
+                true => size / 2,
+                false => size / 2 + 1,
+            },
             ordered,
             per_node: AtomicU64::new(PER_NODE),
             drift: drift::Drift::new(size),

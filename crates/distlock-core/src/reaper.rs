@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::engine;
 use crate::seam::{Backend, Key};
+use crate::teeth::{self, Bug};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
@@ -65,7 +66,7 @@ impl Reaper {
                     false => reaper.backend.abandon(&key).await,
                 };
                 let Err(e) = done else { break };
-                if clock.now() >= end {
+                if clock.now() >= end || teeth::bites(Bug::ReaperTriesOnce) {
                     tracing::warn!(lock = %key.lock, error = %e, "left to expire");
                     break;
                 }

@@ -97,6 +97,8 @@ pub trait SessionStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Forced, Error>> + Send;
 
     /// Told once, before any other call: where news goes.
+    /// [`Wake::Everybody`](crate::lease::Wake) when connections may have ended unseen: the driver
+    /// looks at all that are held, and tells who lost its lock, without waiting for their renewal.
     fn listen(&self, ears: Ears);
 
     /// Ends connections and threads.

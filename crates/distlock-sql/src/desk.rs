@@ -20,6 +20,7 @@ use std::time::Duration;
 use distlock_core::lease::{Ears, Wake};
 use distlock_core::seam::{Event, Key};
 use distlock_core::state::{Claim, Effects, Hold, LockState, Micros, Now, Op, Phase, Reply, Rules};
+use distlock_core::teeth::{self, Bug};
 use distlock_core::{BootInstant, Error, FullName, Kind, Why};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
@@ -256,7 +257,7 @@ impl<R: Rows> Desk<R> {
         let now = self.rows.clock().now();
         for ((unsure, won), fresh) in played.into_iter().zip(won).zip(fresh) {
             let Unsure { moves, replies, effects, state } = unsure;
-            if !won {
+            if !won && !teeth::bites(Bug::LostRaceBelieved) {
                 moves.into_iter().for_each(|p| self.again(p, now));
                 continue;
             }

@@ -51,7 +51,11 @@ impl Child {
     }
 
     /// Its process id.
-    pub(crate) fn pid(&self) -> u32 {
+    ///
+    /// # Panics
+    /// After it was waited for.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
         self.process.id().expect("it has not been waited for")
     }
 
@@ -67,7 +71,14 @@ impl Child {
         self.hear_for(PATIENCE, word).await
     }
 
-    pub(crate) async fn hear_for(&mut self, patience: std::time::Duration, word: &str) -> String {
+    /// Like [`Child::hear`], with another patience.
+    ///
+    /// # Panics
+    /// When it ends or says nothing of the kind for so long.
+    ///
+    /// # Cancel safety
+    /// What was passed over is gone.
+    pub async fn hear_for(&mut self, patience: std::time::Duration, word: &str) -> String {
         let mut passed = Vec::new();
         let clock = Clock::system();
         let heard = clock.timeout(patience, async {
@@ -86,7 +97,14 @@ impl Child {
         }
     }
 
-    pub(crate) async fn say(&mut self, line: &str) {
+    /// Tells it a line.
+    ///
+    /// # Panics
+    /// When it has ended.
+    ///
+    /// # Cancel safety
+    /// It may have been told.
+    pub async fn say(&mut self, line: &str) {
         let line = format!("{line}\n");
         self.input.write_all(line.as_bytes()).await.expect("the child listens");
         self.input.flush().await.expect("the child listens");
@@ -117,17 +135,29 @@ impl Child {
     }
 
     /// SIGSTOP: it stands still but its locks are not given back.
-    pub(crate) fn stop(&self) {
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
     /// SIGCONT.
-    pub(crate) fn resume(&self) {
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
     /// Waits for its end, which must be a success.
-    pub(crate) async fn ended_well(mut self) {
+    ///
+    /// # Panics
+    /// When it is none, or does not come.
+    ///
+    /// # Cancel safety
+    /// It is killed.
+    pub async fn ended_well(mut self) {
         let status = soon("a child ends", self.process.wait()).await.expect("its status");
         assert!(status.success(), "{}: {status}", self.what);
     }

@@ -11,7 +11,7 @@ mod record;
 use serde::{Deserialize, Serialize};
 
 pub use check::{Rules, Violation, check};
-pub use record::{Recorder, read};
+pub use record::{Note, Recorder, read};
 
 /// One thing that happened to one request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -41,6 +41,15 @@ pub enum What {
         /// Valid until then, without another renewal.
         until: u64,
     },
+    /// It was granted inside a hold of the same owner.
+    Entered {
+        /// With this token.
+        token: u64,
+        /// Valid until then, without another renewal.
+        until: u64,
+        /// The request that had the lock already.
+        outer: String,
+    },
     /// It was checked and found valid.
     Valid {
         /// Until then.
@@ -48,6 +57,8 @@ pub enum What {
     },
     /// Its release was about to be sent.
     ReleaseSent,
+    /// Its release was acknowledged: it was held up to then.
+    Released,
     /// Its holder was told, or found out, that it was lost.
     Lost,
     /// It ended without a grant: busy, cancelled, an error.

@@ -40,9 +40,11 @@ pub mod wait;
 
 pub use child::Child;
 pub use law::{Law, Traits};
-pub use resource::Resource;
+pub use resource::{Resource, Write};
 pub use road::Road;
+pub use roles::{Role, Stage, say};
 pub use site::{Made, Site};
 pub use stopwatch::Stopwatch;
-pub use suite::{Connect, Hook, Leftovers, Lose, MakeRoad, Suite, as_child, run};
+pub use suite::{Connect, Hook, Leftovers, Lose, MakeRoad, Suite, as_child, as_child_of, run};
 pub use trials::{Named, trials};
+pub use wait::task;

@@ -1,6 +1,7 @@
 //! A way to a store that leads through proxies, one for each server behind it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use distlock_core::{Error, Kind};
 
@@ -96,13 +97,15 @@ impl Road {
     }
 
     /// From now on only as many misbehave as a quorum cannot do without.
-    pub(crate) fn majority(mut self) -> Self {
+    #[must_use]
+    pub fn majority(mut self) -> Self {
         self.struck = self.proxies.len() / 2 + 1;
         self
     }
 
     /// From now on only as many misbehave as a quorum can do without.
-    pub(crate) fn minority(mut self) -> Self {
+    #[must_use]
+    pub fn minority(mut self) -> Self {
         self.struck = self.proxies.len() - (self.proxies.len() / 2 + 1);
         self
     }
@@ -118,27 +121,32 @@ impl Road {
     }
 
     /// Requests arrive, and their answers never do.
-    pub(crate) fn drop_answers(&self) {
+    pub fn drop_answers(&self) {
         self.each(Proxy::drop_replies);
     }
 
     /// Requests arrive, and their answers only after [`Road::heal`].
-    pub(crate) fn hold_answers(&self) {
+    pub fn hold_answers(&self) {
         self.each(|proxy| proxy.cut(Way::Replies));
     }
 
     /// Nothing arrives before [`Road::heal`].
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.each(Proxy::cut_both);
     }
 
+    /// Whatever goes either way is this late.
+    pub fn delay(&self, d: Duration) {
+        self.each(|proxy| proxy.delay(d));
+    }
+
     /// Every connection is reset, and what was held back is lost.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         self.each(Proxy::reset);
     }
 
     /// All is well again.
-    pub(crate) fn heal(&self) {
+    pub fn heal(&self) {
         self.each(Proxy::heal);
     }
 }

@@ -11,6 +11,7 @@ use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use distlock_core::seam::Fut;
 use distlock_core::{Locks, engine};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -36,8 +37,11 @@ pub(crate) enum Source {
     Url(Connect),
 }
 
+/// A role of a test program's own: see [`as_child_of`](crate::as_child_of).
+pub type Role = fn(Stage) -> Fut<'static, ()>;
+
 /// A child's arguments and its line to the parent.
-pub(crate) struct Stage {
+pub struct Stage {
     source: Source,
     args: HashMap<String, String>,
     lines: UnboundedReceiver<String>,
@@ -59,27 +63,49 @@ impl Stage {
         Self { source, args: args.collect(), lines }
     }
 
-    fn arg(&self, key: &str) -> Option<&str> {
+    /// An argument, if it was given.
+    #[must_use]
+    pub fn arg(&self, key: &str) -> Option<&str> {
         self.args.get(key).map(String::as_str)
     }
 
-    fn need(&self, key: &str) -> &str {
+    /// An argument that must be there.
+    ///
+    /// # Panics
+    /// When it is not.
+    #[must_use]
+    pub fn need(&self, key: &str) -> &str {
         self.arg(key).unwrap_or_else(|| panic!("a child needs {key}="))
     }
 
-    fn number(&self, key: &str) -> usize {
+    /// A number that must be there.
+    ///
+    /// # Panics
+    /// When it is not, or is none.
+    #[must_use]
+    pub fn number(&self, key: &str) -> usize {
         self.need(key).parse().expect("a number")
     }
 
-    fn millis(&self, key: &str) -> Option<Duration> {
+    /// An argument in milliseconds, if it was given.
+    ///
+    /// # Panics
+    /// When it is no number.
+    #[must_use]
+    pub fn millis(&self, key: &str) -> Option<Duration> {
         self.arg(key).map(|v| Duration::from_millis(v.parse().expect("milliseconds")))
     }
 
-    fn say(&self, line: impl AsRef<str>) {
+    /// Tells the parent a line.
+    pub fn say(&self, line: impl AsRef<str>) {
         say(line.as_ref());
     }
 
-    async fn hear(&mut self) -> String {
+    /// What the parent says next.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn hear(&mut self) -> String {
         match self.lines.recv().await {
             Some(line) => line,
             None => std::future::pending().await, // the listening thread is ending the process
@@ -87,12 +113,18 @@ impl Stage {
     }
 
     /// What the parent has said meanwhile, if anything.
-    fn heard(&mut self) -> Option<String> {
+    pub fn heard(&mut self) -> Option<String> {
         self.lines.try_recv().ok()
     }
 
     /// A client of the store the parent named; of one of its own, where no URL was given.
-    async fn client(&self) -> Locks {
+    ///
+    /// # Panics
+    /// When there is none to be had.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what it had opened.
+    pub async fn client(&self) -> Locks {
         let suite = match self.source {
             Source::Url(connect) => return connect(self.need("url")).await.expect("a client"),
             Source::Suite(suite) => suite,
@@ -104,21 +136,26 @@ impl Stage {
     }
 }
 
-fn say(line: &str) {
+/// Tells the parent of this process a line.
+pub fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
 }
 
-/// Plays a role to its end.
-pub(crate) fn play(role: &str, source: Source) -> ExitCode {
+/// Plays a role to its end: one of those here, or one of the program's own.
+pub(crate) fn play(role: &str, source: Source, own: &[(&str, Role)]) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .expect("a runtime");
     let stage = Stage::new(source);
+    let own = own.iter().find(|(name, _)| *name == role).map(|(_, play)| *play);
     runtime.block_on(async move {
+        if let Some(play) = own {
+            return play(stage).await;
+        }
         match role {
             "hold" => hold::hold(stage).await,
             "open" => hold::open(stage).await,

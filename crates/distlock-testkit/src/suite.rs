@@ -12,7 +12,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::law::{Law, Traits};
 use crate::road::Road;
-use crate::roles::Source;
+use crate::roles::{Role, Source};
 use crate::site::{Made, Site};
 use crate::{laws, roles};
 
@@ -200,7 +200,7 @@ impl Suite {
 #[must_use]
 pub fn run(suite: Suite) -> ExitCode {
     if let Some(role) = roles::role() {
-        return roles::play(&role, Source::Suite(suite));
+        return roles::play(&role, Source::Suite(suite), &[]);
     }
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(suite.at_once);
@@ -215,7 +215,13 @@ pub fn run(suite: Suite) -> ExitCode {
 /// process was started as one. To be asked first in `main`.
 #[must_use]
 pub fn as_child(connect: Connect) -> Option<ExitCode> {
-    roles::role().map(|role| roles::play(&role, Source::Url(connect)))
+    as_child_of(connect, &[])
+}
+
+/// Like [`as_child`], for a program with roles of its own, by their names.
+#[must_use]
+pub fn as_child_of(connect: Connect, own: &[(&str, Role)]) -> Option<ExitCode> {
+    roles::role().map(|role| roles::play(&role, Source::Url(connect), own))
 }
 
 /// Laws that measure or load the machine run alone, the rest together.

@@ -19,8 +19,8 @@ pub(crate) const AGES: Duration = Duration::from_secs(600);
 /// A TTL that no law outlives: what becomes free under it was given back, not expired.
 pub const LONG: Duration = Duration::from_secs(600);
 
-/// Runs a future as a task of its own.
-#[allow(clippy::disallowed_methods)] // the door of the tests: their tasks end with their runtime
+/// Runs a future as a task of its own, which ends with the runtime of the test.
+#[allow(clippy::disallowed_methods)] // the door of the tests
 pub fn task<T: Send + 'static>(f: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(f)
 }

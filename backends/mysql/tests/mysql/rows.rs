@@ -1,6 +1,6 @@
 //! Row locks: on connections of their own, and in a caller's transaction.
 
-use distlock_core::Kind;
+use distlock_core::{Kind, Released, Why};
 use distlock_mysql::with_row_lock;
 use distlock_testkit::servers::{Mariadb, Server};
 use sqlx::{Connection, Executor, MySqlConnection};
@@ -13,6 +13,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_lock_in_a_transaction_ends_with_it_and_keeps_others_out", in_transaction),
     ("a_rolled_back_first_use_is_no_deadlock_for_those_who_wait", first_use),
     ("patience_for_a_row_is_kept", patience),
+    ("the_end_of_the_server_is_told_at_once_and_not_at_a_renewal", told_at_once),
 ];
 
 const QUERY: &str = "algorithm=row-lock";
@@ -88,5 +89,25 @@ fn patience() {
         assert!(answer.unwrap().is_err());
         assert!(took < ms(900), "patience of 100 ms took {took:?}");
         give_back(held).await;
+    });
+}
+
+/// The next renewal would come after minutes, and one of the two has none at all.
+fn told_at_once() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let locks = client(&server, QUERY).await;
+        for end in [Server::kill, Server::stop] {
+            let renewed = take(&locks, "a", LONG).await;
+            let once = locks.lock("b").ttl(LONG).without_renewal();
+            let once = soon("a grant", once.acquire()).await.unwrap();
+            end(&server);
+            for guard in [renewed, once] {
+                assert_eq!(soon("word of it", guard.lost()).await.why, Why::Gone);
+                assert_eq!(guard.release().await.unwrap(), Released::WasLost);
+            }
+            server.again().await.unwrap();
+            until("it answers", async || locks.show("a").await.is_ok()).await;
+        }
     });
 }

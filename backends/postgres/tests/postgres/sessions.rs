@@ -29,6 +29,8 @@ pub(crate) const TRIALS: &[Named] = &[
     ("sessions_rest_and_are_used_again", reused),
     ("two_hundred_waiters_stay_within_their_sessions", bounded),
     ("a_killed_server_ends_session_locks_and_loses_no_token", killed),
+    ("the_end_of_the_server_is_told_at_once_and_not_at_a_renewal", told_at_once),
+    ("a_watch_that_is_ended_alone_ends_no_lock_and_comes_back", ended_alone),
     ("session_locks_of_eight_processes_outlive_a_restart", eight),
     ("a_killed_process_leaves_the_servers_line", dead_waiter),
     ("breaking_ends_the_holders_session", broken_off),
@@ -375,6 +377,49 @@ fn bounded() {
             // And then there is room again.
             give_back(take_for(&locks, "a", LONG).await).await;
         }
+    });
+}
+
+/// The next renewal would come after minutes, and one of the two has none at all.
+fn told_at_once() {
+    run(async {
+        for query in ALGORITHMS {
+            let server = Postgres::new().start().await.unwrap();
+            let locks = client(&server, query).await;
+            for end in [Server::kill, Server::stop] {
+                let renewed = take_for(&locks, "a", LONG).await;
+                let once = locks.lock("b").ttl(LONG).without_renewal();
+                let once = soon("a grant", once.acquire()).await.unwrap();
+                end(&server);
+                for guard in [renewed, once] {
+                    assert_eq!(soon("word of it", guard.lost()).await.why, Why::Gone);
+                    assert_eq!(guard.release().await.unwrap(), Released::WasLost);
+                }
+                server.again().await.unwrap();
+                until("it answers", async || locks.show("a").await.is_ok()).await;
+            }
+        }
+    });
+}
+
+const WATCH: &str =
+    "FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'";
+
+fn ended_alone() {
+    run(async {
+        let server = Postgres::new().start().await.unwrap();
+        let locks = client(&server, ALGORITHMS[0]).await;
+        let held = take_for(&locks, "a", LONG).await;
+        let watch = async || sql(&server, &format!("SELECT max(pid) {WATCH}")).await;
+        let first = watch().await;
+        assert_ne!(first, "");
+        sql(&server, &format!("SELECT pg_terminate_backend(pid) {WATCH}")).await;
+        until("it comes back", async || !["", first.as_str()].contains(&watch().await.as_str()))
+            .await;
+        assert!(held.check().is_ok());
+        // And it still watches for what is held.
+        server.kill();
+        soon("word of it", held.lost()).await;
     });
 }
 

@@ -18,6 +18,7 @@ use crate::ids::ReqId;
 use crate::lost::Why;
 use crate::mode::Mode;
 use crate::seam::Force;
+use crate::teeth::{self, Bug};
 use crate::token::{Token, TokenRange};
 
 impl LockState {
@@ -42,7 +43,12 @@ impl LockState {
     }
 
     pub(super) fn drop_ended(&mut self, now: Micros) {
-        let ended: Vec<Hold> = self.holds.extract_if(.., |h| h.expires <= now).collect();
+        let early = |h: &Hold| match teeth::bites(Bug::StoreEndsEarly) {
+            true => h.claim.ttl / 2,
+            false => Duration::ZERO,
+        };
+        let ended: Vec<Hold> =
+            self.holds.extract_if(.., |h| h.expires <= now.plus(early(h))).collect();
         for hold in ended {
             match hold.phase {
                 // Only a holder that may still believe in its hold is a reason to wait on.
@@ -57,7 +63,7 @@ impl LockState {
                 Phase::Held | Phase::Revoked | Phase::Lingering => {}
             }
         }
-        self.queue.retain(|w| w.deadline > now);
+        self.queue.retain(|w| w.deadline > now || teeth::bites(Bug::DeadWaiterKeepsTurn));
         self.spent.retain(|s| s.until > now);
     }
 
@@ -93,14 +99,19 @@ impl LockState {
     fn next_up(&self, now: Micros) -> Option<usize> {
         let again = self.queue.iter().position(|w| !w.deaf && self.joins(&w.claim).is_some());
         again.or_else(|| {
-            let head = self.queue.iter().position(|w| !w.deaf)?;
+            let hears = |w: &Waiter| !w.deaf || teeth::bites(Bug::DeadWaiterKeepsTurn);
+            let head = match teeth::bites(Bug::LastComeFirstServed) {
+                true => self.queue.iter().rposition(hears)?,
+                false => self.queue.iter().position(hears)?,
+            };
             (now >= self.delay_until && self.fits(self.queue[head].claim.mode)).then_some(head)
         })
     }
 
     /// The hold that lets this claim in as a re-entry.
     fn joins(&self, claim: &Claim) -> Option<&Hold> {
-        let same = |h: &&Hold| h.claim.owner == claim.owner && h.claim.mode == claim.mode;
+        let owner = |h: &Hold| h.claim.owner == claim.owner || teeth::bites(Bug::AnybodyReenters);
+        let same = |h: &&Hold| owner(h) && h.claim.mode == claim.mode;
         self.holds.iter().filter(|h| h.phase == Phase::Held).find(same)
     }
 
@@ -119,8 +130,8 @@ impl LockState {
 
     fn grant(&mut self, claim: Claim, phase: Phase, until: Micros, now: Now, rules: &Rules) {
         let (token, block) = match self.joins(&claim) {
-            Some(h) => (h.token, h.block),
-            None => self.next_tokens(claim.block, now.wall, rules),
+            Some(h) if !teeth::bites(Bug::TokenRisesOnReentry) => (h.token, h.block),
+            _ => self.next_tokens(claim.block, now.wall, rules),
         };
         self.holds.push(Hold { claim, token, block, expires: until, granted: now.lease, phase });
     }
@@ -129,6 +140,9 @@ impl LockState {
     /// wall does while this state is kept, and rising past a loss of it while the wall is right.
     /// A block is cut rather than let `hi` run ahead of the wall.
     fn next_tokens(&mut self, wish: NonZeroU32, wall: Micros, rules: &Rules) -> (u64, u32) {
+        if teeth::bites(Bug::TokenStartsAgain) {
+            return (1, 1);
+        }
         let token = self.hi.saturating_add(1).max(wall.0).min(Token::MAX.get());
         let room = wall.plus(rules.ahead).0.saturating_sub(token).max(1);
         let block = u64::from(wish.get()).min(room);
@@ -158,7 +172,11 @@ impl LockState {
         let free = now.lease >= self.delay_until && nobody_ahead && self.fits(claim.mode);
         if free || self.joins(claim).is_some() {
             self.queue.retain(|w| w.claim.req != claim.req);
-            self.grant(claim.clone(), Phase::Held, now.lease.plus(claim.ttl), now, rules);
+            let until = match teeth::bites(Bug::NoExpiry) {
+                true => now.lease.plus(Duration::from_secs(86_400)),
+                false => now.lease.plus(claim.ttl),
+            };
+            self.grant(claim.clone(), Phase::Held, until, now, rules);
             return self.granted(self.holds.len() - 1, now.lease);
         }
         let Some(wait) = wait else {
@@ -245,7 +263,12 @@ impl LockState {
 
     fn renew(&mut self, req: &ReqId, ttl: Duration, now: Micros) -> Reply {
         let waiters = self.waiters();
-        let Some(i) = self.hold_of(req) else { return Reply::Lost(Why::Gone) };
+        let Some(i) = self.hold_of(req) else {
+            return match teeth::bites(Bug::RenewSaysYes) {
+                true => Reply::Renewed { remaining: ttl, waiters },
+                false => Reply::Lost(Why::Gone),
+            };
+        };
         let hold = &mut self.holds[i];
         match hold.phase {
             Phase::Held => {
@@ -258,7 +281,8 @@ impl LockState {
     }
 
     fn release(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) -> Reply {
-        let Some(i) = self.hold_of(req) else {
+        let any = teeth::bites(Bug::ReleaseWithoutOwner) && !self.holds.is_empty();
+        let Some(i) = self.hold_of(req).or(any.then_some(0)) else {
             let released = |s: &Spent| s.req == *req && s.end == End::Released;
             if self.spent.iter().any(released) {
                 return Reply::Released;
@@ -291,7 +315,9 @@ impl LockState {
     fn cancel(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) -> Reply {
         self.queue.retain(|w| w.claim.req != *req);
         self.holds.retain(|h| h.claim.req != *req || h.phase == Phase::Lingering);
-        self.spend(*req, End::Cancelled, now.lease, rules);
+        if !teeth::bites(Bug::NoTombstone) {
+            self.spend(*req, End::Cancelled, now.lease, rules);
+        }
         self.promote(now, rules, effects);
         Reply::Cancelled
     }
@@ -317,7 +343,9 @@ impl LockState {
             // Nobody believes in a claim or in a hold that was released: those end at once.
             let believed = matches!(hold.phase, Phase::Held | Phase::Revoked);
             match how {
-                Force::Revoke if believed => hold.phase = Phase::Revoked,
+                Force::Revoke if believed && !teeth::bites(Bug::RevokeFreesAtOnce) => {
+                    hold.phase = Phase::Revoked;
+                }
                 _ => hold.expires = now.lease,
             }
             taken.push((hold.claim.req, hold.expires));
@@ -362,7 +390,7 @@ impl LockState {
 
     /// Puts a promoted waiter back to its place in line, passed over until it is heard of.
     fn pass_over(&mut self, claim: Claim, since: Micros, deadline: Micros, now: Micros) {
-        if deadline > now {
+        if deadline > now || teeth::bites(Bug::DeadWaiterKeepsTurn) {
             let place = self.queue.partition_point(|w| w.since < since);
             self.queue.insert(place, Waiter { claim, since, deadline, deaf: true });
         }

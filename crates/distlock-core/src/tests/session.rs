@@ -7,6 +7,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore};
 
 use super::*;
 use crate::capability::{Expiry, Family};
+use crate::lease::Wake;
 use crate::pinned::Pinned;
 use crate::session::{Alive, Locked, SessionStore};
 use crate::{Owner, Patience, Standing, TokenRange};
@@ -23,6 +24,7 @@ struct Inside {
     last: AtomicU64,
     /// Looking whether a connection lives needs one of these.
     looks: Semaphore,
+    ears: std::sync::OnceLock<Ears>,
 }
 
 struct Inmate(#[allow(dead_code)] OwnedMutexGuard<()>, Arc<AtomicBool>);
@@ -38,6 +40,7 @@ impl Room {
             door: Mutex::default(),
             last: AtomicU64::new(0),
             looks: Semaphore::new(1),
+            ears: std::sync::OnceLock::new(),
         }))
     }
 
@@ -87,7 +90,9 @@ impl SessionStore for Room {
     async fn force(&self, _: &FullName, _: Option<Token>, _: Force) -> Result<Forced, Error> {
         Ok(Forced::NoMatch)
     }
-    fn listen(&self, _: Ears) {}
+    fn listen(&self, ears: Ears) {
+        let _ = self.0.ears.set(ears);
+    }
     async fn close(&self) {}
 }
 
@@ -180,4 +185,25 @@ async fn what_was_lost_by_its_deadline_is_given_back_though_its_connection_lives
     assert!(guard.check().is_err());
     let next = tokio::time::timeout(Duration::from_secs(30), locks.lock("a").acquire());
     assert!(next.await.expect("it is locked for ever").unwrap().token() > guard.token());
+}
+
+#[tokio::test]
+async fn whose_connection_died_is_told_without_a_renewal_and_nobody_else_is() {
+    let (room, locks) = room_with(Expiry::Ttl);
+    let me = Owner::new();
+    // Time stands still: no renewal is ever due, and the second never has one.
+    let first = locks.lock("a").owner(&me).await.unwrap();
+    let nested = locks.lock("a").owner(&me).without_renewal().await.unwrap();
+    let ears = room.0.ears.get().unwrap();
+    let (deadline, clock) = (nested.remaining(), &room.0.clock);
+    ears(Wake::Everybody);
+    clock.advance(Duration::from_millis(1));
+    assert!(nested.remaining() < deadline, "a look is no renewal");
+    assert!(first.check().is_ok() && nested.check().is_ok());
+    room.disconnect();
+    ears(Wake::Everybody);
+    let told = async { (first.lost().await, nested.lost().await) };
+    let (one, two) = tokio::time::timeout(Duration::from_secs(30), told).await.expect("told");
+    assert_eq!((one.why, two.why), (Why::Disconnected, Why::Disconnected));
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_ok());
 }

@@ -23,6 +23,8 @@ pub enum Violation {
         first: String,
         /// Who had it besides.
         second: String,
+        /// From when on, on the boot clock.
+        at: u64,
         /// For how many nanoseconds.
         nanos: u64,
     },
@@ -34,6 +36,28 @@ pub enum Violation {
         before: (String, u64),
         /// The later one and its token.
         after: (String, u64),
+        /// When it was granted.
+        at: u64,
+    },
+    /// The same owner entered again and got another token.
+    Reentry {
+        /// The lock.
+        lock: String,
+        /// The hold it entered, and its token.
+        outer: (String, u64),
+        /// The request, and its token.
+        inner: (String, u64),
+        /// When it was granted.
+        at: u64,
+    },
+    /// A hold that its holder knew to be lost was believed in again.
+    CameBack {
+        /// The lock.
+        lock: String,
+        /// The request.
+        who: String,
+        /// When it was believed in again.
+        at: u64,
     },
     /// Somebody who asked after another was known to stand in line was served before it.
     OutOfTurn {
@@ -43,6 +67,10 @@ pub enum Violation {
         passed: String,
         /// By whom.
         by: String,
+        /// Since when it was known to stand in line.
+        since: u64,
+        /// When the other was granted.
+        at: u64,
     },
     /// A request of a process that ended in order has no end itself.
     Forgotten {
@@ -56,15 +84,23 @@ pub enum Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Violation::Overlap { lock, first, second, nanos } => {
+            Violation::Overlap { lock, first, second, nanos, .. } => {
                 write!(f, "{lock:?}: {first} and {second} both held it for {nanos} ns")
             }
-            Violation::TokenBack { lock, before, after } => write!(
+            Violation::TokenBack { lock, before, after, .. } => write!(
                 f,
                 "{lock:?}: {} had token {}, after it {} had {}",
                 before.0, before.1, after.0, after.1
             ),
-            Violation::OutOfTurn { lock, passed, by } => {
+            Violation::Reentry { lock, outer, inner, .. } => write!(
+                f,
+                "{lock:?}: {} held it with token {}, and its owner entered as {} with {}",
+                outer.0, outer.1, inner.0, inner.1
+            ),
+            Violation::CameBack { lock, who, .. } => {
+                write!(f, "{lock:?}: {who} was lost and believed in again")
+            }
+            Violation::OutOfTurn { lock, passed, by, .. } => {
                 write!(f, "{lock:?}: {by} asked after {passed} stood in line and was served first")
             }
             Violation::Forgotten { lock, who } => {
@@ -84,14 +120,29 @@ struct Request<'a> {
     token: u64,
     until: u64,
     release_sent: Option<u64>,
+    /// The hold of the same owner that it entered.
+    outer: Option<&'a str>,
+    lost: bool,
+    told: u64,
+    /// When it was last seen to be valid.
+    seen: u64,
+    back: Option<u64>,
     ended: bool,
 }
 
 impl Request<'_> {
-    /// `[grant, min(release sent, deadline]`: when it believed in its hold.
+    /// Whose hold it is part of.
+    fn group(&self) -> &str {
+        self.outer.unwrap_or(self.who)
+    }
+
+    /// `[grant, min(release sent, deadline)]`: when it believed in its hold.
     fn valid(&self) -> Option<(u64, u64)> {
         let from = self.granted?;
-        let to = self.release_sent.unwrap_or(u64::MAX).min(self.until);
+        // Whoever was told before its deadline believed up to some moment between its last look and
+        // the one that found it lost: only the last look is certain.
+        let told = if self.told < self.until { self.seen } else { self.until };
+        let to = self.release_sent.unwrap_or(u64::MAX).min(told);
         (from < to).then_some((from, to))
     }
 }
@@ -107,7 +158,7 @@ pub fn check(events: &[Event], rules: Rules) -> Vec<Violation> {
     for event in sorted {
         let who = event.who.as_str();
         let process = who.trim_end_matches('-');
-        match event.what {
+        match &event.what {
             What::End => {
                 in_order.insert(process);
                 continue;
@@ -118,17 +169,30 @@ pub fn check(events: &[Event], rules: Rules) -> Vec<Violation> {
             }
             _ => {}
         }
-        let r = locks.entry(&event.lock).or_default().entry(who).or_default();
-        r.who = who;
-        match event.what {
+        let new = || Request { who, told: u64::MAX, ..Request::default() };
+        let r = locks.entry(&event.lock).or_default().entry(who).or_insert_with(new);
+        match &event.what {
             What::Asked => r.asked = Some(event.at),
             What::Enqueued => r.enqueued = r.enqueued.or(Some(event.at)),
             What::Granted { token, until } => {
-                (r.granted, r.token, r.until) = (Some(event.at), token, until);
+                (r.granted, r.token, r.until) = (Some(event.at), *token, *until);
+                r.seen = event.at;
             }
-            What::Valid { until } => r.until = r.until.max(until),
+            What::Entered { token, until, outer } => {
+                (r.granted, r.token, r.until) = (Some(event.at), *token, *until);
+                (r.seen, r.outer) = (event.at, Some(outer.as_str()));
+            }
+            What::Valid { until } => {
+                r.seen = event.at;
+                r.until = r.until.max(*until);
+                r.back = r.back.or(r.lost.then_some(event.at));
+            }
             What::ReleaseSent => r.release_sent = Some(event.at),
-            What::Lost | What::Killed => {}
+            What::Lost => {
+                r.lost = true;
+                r.told = r.told.min(event.at);
+            }
+            What::Released | What::Killed => {}
             What::GaveUp | What::End => r.ended = true,
         }
     }
@@ -141,6 +205,7 @@ pub fn check(events: &[Event], rules: Rules) -> Vec<Violation> {
         let mut all: Vec<&Request<'_>> = requests.values().collect();
         all.sort_by_key(|r| (r.granted, r.asked));
         overlaps(lock, &all, &mut found);
+        came_back(lock, &all, &mut found);
         tokens(lock, &all, &mut found);
         if rules.fifo {
             turns(lock, &all, &mut found);
@@ -151,20 +216,30 @@ pub fn check(events: &[Event], rules: Rules) -> Vec<Violation> {
 }
 
 fn overlaps(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
-    let mut latest: Option<(&str, u64)> = None;
+    let mut latest: Option<(&Request<'_>, u64)> = None;
     for (r, (from, to)) in all.iter().filter_map(|r| r.valid().map(|v| (r, v))) {
         if let Some((first, end)) = latest
             && from < end
+            && first.group() != r.group()
         {
             found.push(Violation::Overlap {
                 lock: lock.to_owned(),
-                first: first.to_owned(),
+                first: first.who.to_owned(),
                 second: r.who.to_owned(),
+                at: from,
                 nanos: end.min(to) - from,
             });
         }
         if latest.is_none_or(|(_, end)| to > end) {
-            latest = Some((r.who, to));
+            latest = Some((r, to));
+        }
+    }
+}
+
+fn came_back(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
+    for r in all {
+        if let Some(at) = r.back {
+            found.push(Violation::CameBack { lock: lock.to_owned(), who: r.who.to_owned(), at });
         }
     }
 }
@@ -172,11 +247,25 @@ fn overlaps(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
 fn tokens(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
     let mut seen: HashMap<u64, &str> = HashMap::new();
     let mut highest: Option<&Request<'_>> = None;
-    for r in all.iter().filter(|r| r.granted.is_some()) {
+    for r in all {
+        let Some(at) = r.granted else { continue };
+        if let Some(outer) = r.outer {
+            let held = all.iter().find(|o| o.who == outer);
+            if let Some(held) = held.filter(|o| o.token != r.token) {
+                found.push(Violation::Reentry {
+                    lock: lock.to_owned(),
+                    outer: (outer.to_owned(), held.token),
+                    inner: (r.who.to_owned(), r.token),
+                    at,
+                });
+            }
+            continue;
+        }
         let back = |b: (&str, u64)| Violation::TokenBack {
             lock: lock.to_owned(),
             before: (b.0.to_owned(), b.1),
             after: (r.who.to_owned(), r.token),
+            at,
         };
         if let Some(other) = seen.insert(r.token, r.who) {
             found.push(back((other, r.token)));
@@ -195,20 +284,22 @@ fn tokens(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
 
 fn turns(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
     // In the order of the grants, which is that of the tokens.
-    let mut granted: Vec<_> = all.iter().filter(|r| r.granted.is_some()).collect();
+    let first = |r: &&&Request<'_>| r.granted.is_some() && r.outer.is_none();
+    let mut granted: Vec<_> = all.iter().filter(first).collect();
     granted.sort_by_key(|r| r.token);
-    let mut youngest: Option<(&str, u64)> = None;
+    let mut youngest: Option<(&Request<'_>, u64)> = None;
     for r in granted {
-        if let (Some(in_line), Some((by, asked))) = (r.enqueued, youngest)
-            && in_line < asked
+        if let (Some(since), Some((other, asked))) = (r.enqueued, youngest)
+            && since < asked
         {
-            let (passed, by) = (r.who.to_owned(), by.to_owned());
-            found.push(Violation::OutOfTurn { lock: lock.to_owned(), passed, by });
+            let (passed, by) = (r.who.to_owned(), other.who.to_owned());
+            let (lock, at) = (lock.to_owned(), other.granted.unwrap_or(asked));
+            found.push(Violation::OutOfTurn { lock, passed, by, since, at });
         }
         if let Some(asked) = r.asked
             && youngest.is_none_or(|(_, y)| asked > y)
         {
-            youngest = Some((r.who, asked));
+            youngest = Some((r, asked));
         }
     }
 }
@@ -291,6 +382,16 @@ mod tests {
         let found = with(silent);
         assert!(matches!(&found[..], [Violation::Overlap { .. }, ..]), "{found:?}");
         assert!(found[0].to_string().contains("a-1 and b-1"));
+        // … unless it was told before, and had not looked since the other was granted.
+        let told_after = |look: u64| {
+            with(|e| {
+                silent(e);
+                e.push(event(look, "a-1", What::Valid { until: 130 }));
+                e.push(event(20, "a-1", What::Lost));
+            })
+        };
+        assert_eq!(told_after(10), []);
+        assert!(matches!(&told_after(12)[..], [Violation::Overlap { nanos: 1, .. }]));
         // … or until it was killed.
         let killed_at = |at| {
             with(|e| {
@@ -311,6 +412,29 @@ mod tests {
         // Also when the repeated one was over before it was written down.
         let found = with(|e| e[8].what = What::Granted { token: 10, until: 11 });
         assert!(matches!(&found[..], [Violation::TokenBack { .. }]), "{found:?}");
+    }
+
+    #[test]
+    fn a_hold_that_was_lost_stays_lost() {
+        let found = with(|e| e.push(event(7, "a-1", What::Lost)));
+        assert!(matches!(&found[..], [Violation::CameBack { at: 8, .. }]), "{found:?}");
+        // Found out at its release is no coming back.
+        assert_eq!(with(|e| e.push(event(10, "a-1", What::Lost))), []);
+    }
+
+    #[test]
+    fn the_same_owner_enters_again_with_the_same_token() {
+        let enter = |token, until| {
+            let what = What::Entered { token, until, outer: "a-1".into() };
+            vec![event(3, "a-2", What::Asked), event(4, "a-2", what)]
+        };
+        let ends = || event(5, "a-2", What::ReleaseSent);
+        assert_eq!(with(|e| e.extend(enter(10, 100).into_iter().chain([ends()]))), []);
+        let found = with(|e| e.extend(enter(11, 100).into_iter().chain([ends()])));
+        assert!(matches!(&found[..], [Violation::Reentry { .. }]), "{found:?}");
+        // What goes on after the outer hold ended is in the way of the next.
+        let found = with(|e| e.extend(enter(10, 12)));
+        assert!(matches!(&found[..], [Violation::Overlap { nanos: 1, .. }]), "{found:?}");
     }
 
     #[test]

@@ -5,27 +5,108 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use distlock_core::{Clock, Error, Guard, Lock, Locks, Released};
+use distlock_core::{Clock, Error, Guard, Held, Lock, Locks, Released, Why};
 
 use super::{Event, What};
 
 /// Appends what happens to the requests of one process to a file.
 pub struct Recorder {
     file: Arc<Mutex<File>>,
-    clock: Clock,
     process: String,
     count: u64,
-    held: String,
+    last: Option<Note>,
 }
 
-fn put(file: &Mutex<File>, clock: &Clock, who: &str, lock: &str, what: What) {
-    let (who, lock) = (who.to_owned(), lock.to_owned());
-    let event = Event { at: clock.now().as_nanos(), who, lock, what };
-    let mut line = serde_json::to_vec(&event).expect("an event is JSON");
-    line.push(b'\n');
-    // One write per line: a killed process leaves whole lines.
-    let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-    file.write_all(&line).expect("a history can be written");
+/// What happens to one request, written down as it happens. Clones speak of the same request.
+#[derive(Clone)]
+pub struct Note {
+    file: Arc<Mutex<File>>,
+    who: String,
+    lock: String,
+}
+
+impl Note {
+    /// Writes down what happens now.
+    ///
+    /// # Panics
+    /// When the history cannot be written.
+    pub fn put(&self, what: What) {
+        let (who, lock) = (self.who.clone(), self.lock.clone());
+        let event = Event { at: Clock::system().now().as_nanos(), who, lock, what };
+        let mut line = serde_json::to_vec(&event).expect("an event is JSON");
+        line.push(b'\n');
+        // One write per line: a killed process leaves whole lines.
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.write_all(&line).expect("a history can be written");
+    }
+
+    /// The request, as the history calls it.
+    #[must_use]
+    pub fn who(&self) -> &str {
+        &self.who
+    }
+
+    fn until(held: &Held) -> u64 {
+        Clock::system().now().plus(held.remaining()).as_nanos()
+    }
+
+    /// It was granted.
+    ///
+    /// # Panics
+    /// When the history cannot be written.
+    pub fn granted(&self, held: &Held) {
+        self.put(What::Granted { token: held.token().get(), until: Self::until(held) });
+    }
+
+    /// It was granted inside a hold of the same owner.
+    ///
+    /// # Panics
+    /// When the history cannot be written.
+    pub fn entered(&self, held: &Held, outer: &Note) {
+        let (token, until) = (held.token().get(), Self::until(held));
+        self.put(What::Entered { token, until, outer: outer.who.clone() });
+    }
+
+    /// Looks whether it is valid and writes that down; whether it is.
+    ///
+    /// # Panics
+    /// When the history cannot be written.
+    pub fn look(&self, held: &Held) -> bool {
+        let until = Self::until(held);
+        match held.check() {
+            Ok(()) => self.put(What::Valid { until }),
+            // Its guard has let go of it meanwhile, which is no loss.
+            Err(lost) if lost.why == Why::Released => return false,
+            Err(_) => {
+                self.put(What::Lost);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Releases it and writes down how that went.
+    ///
+    /// # Errors
+    /// As the release.
+    ///
+    /// # Panics
+    /// When the history cannot be written.
+    ///
+    /// # Cancel safety
+    /// As the release.
+    pub async fn release(&self, guard: Guard) -> Result<Released, Error> {
+        if self.look(&guard) {
+            self.put(What::ReleaseSent);
+        }
+        let answer = guard.release().await;
+        match answer {
+            Ok(Released::Released) => self.put(What::Released),
+            Ok(Released::WasLost) => self.put(What::Lost),
+            Err(_) => {}
+        }
+        answer
+    }
 }
 
 impl Recorder {
@@ -36,15 +117,30 @@ impl Recorder {
     pub fn create(path: &Path) -> io::Result<Self> {
         let process = std::process::id().to_string();
         let file = Arc::new(Mutex::new(File::create(path)?));
-        Ok(Self { file, clock: Clock::system(), process, count: 0, held: String::new() })
+        Ok(Self { file, process, count: 0, last: None })
     }
 
-    fn put(&self, lock: &str, what: What) {
-        put(&self.file, &self.clock, &self.held, lock, what);
+    fn note(&self, who: String, lock: &str) -> Note {
+        Note { file: self.file.clone(), who, lock: lock.to_owned() }
     }
 
-    fn until(&self, guard: &Guard) -> u64 {
-        self.clock.now().plus(guard.remaining()).as_nanos()
+    /// A new request for a lock of this name: writes down when it is asked for, which is now, and
+    /// when it stands in line. The lock that is returned is to be awaited.
+    ///
+    /// # Panics
+    /// When the history cannot be written.
+    pub fn ask(&mut self, lock: Lock, name: &str) -> (Lock, Note) {
+        self.count += 1;
+        let note = self.note(format!("{}-{}", self.process, self.count), name);
+        let (waits, seen) = (note.clone(), Mutex::new(false));
+        let lock = lock.on_wait(move |standing| {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if standing.ahead.is_some() && !std::mem::replace(&mut *seen, true) {
+                waits.put(What::Enqueued);
+            }
+        });
+        note.put(What::Asked);
+        (lock, note)
     }
 
     /// Acquires a lock and records how that went.
@@ -72,29 +168,14 @@ impl Recorder {
     /// # Cancel safety
     /// As the acquire; the history then has a request without an end.
     pub async fn acquire_lock(&mut self, lock: Lock, name: &str) -> Result<Guard, Error> {
-        self.count += 1;
-        self.held = format!("{}-{}", self.process, self.count);
-        let (file, clock, who) = (self.file.clone(), self.clock.clone(), self.held.clone());
-        let shown = name.to_owned();
-        let seen = Mutex::new(false);
-        let asking = lock.on_wait(move |standing| {
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if standing.ahead.is_some() && !std::mem::replace(&mut *seen, true) {
-                put(&file, &clock, &who, &shown, What::Enqueued);
-            }
-        });
-        self.put(name, What::Asked);
-        match asking.await {
-            Ok(guard) => {
-                let until = self.until(&guard);
-                self.put(name, What::Granted { token: guard.token().get(), until });
-                Ok(guard)
-            }
-            Err(e) => {
-                self.put(name, What::GaveUp);
-                Err(e)
-            }
+        let (asking, note) = self.ask(lock, name);
+        let answer = asking.await;
+        match &answer {
+            Ok(guard) => note.granted(guard),
+            Err(_) => note.put(What::GaveUp),
         }
+        self.last = Some(note);
+        answer
     }
 
     /// Releases a lock of the last [`Recorder::acquire`] and records how that went.
@@ -103,21 +184,12 @@ impl Recorder {
     /// As the release.
     ///
     /// # Panics
-    /// When the history cannot be written.
+    /// When the history cannot be written, or nothing was acquired.
     ///
     /// # Cancel safety
     /// As the release.
     pub async fn release(&mut self, guard: Guard) -> Result<Released, Error> {
-        let name = guard.lock().name.to_string();
-        let until = self.until(&guard);
-        match guard.check() {
-            Ok(()) => {
-                self.put(&name, What::Valid { until });
-                self.put(&name, What::ReleaseSent);
-            }
-            Err(_) => self.put(&name, What::Lost),
-        }
-        guard.release().await
+        self.last.as_ref().expect("an acquire before its release").release(guard).await
     }
 
     /// Writes down that another process is about to be killed.
@@ -125,7 +197,7 @@ impl Recorder {
     /// # Panics
     /// When the history cannot be written.
     pub fn kills(&mut self, pid: u32) {
-        put(&self.file, &self.clock, &format!("{pid}-"), "", What::Killed);
+        self.note(format!("{pid}-"), "").put(What::Killed);
     }
 
     /// Ends the history in order.
@@ -136,8 +208,7 @@ impl Recorder {
     /// # Panics
     /// When the history cannot be written.
     pub fn end(&mut self) -> io::Result<()> {
-        self.held = format!("{}-", self.process);
-        self.put("", What::End);
+        self.note(format!("{}-", self.process), "").put(What::End);
         self.file.lock().unwrap_or_else(PoisonError::into_inner).sync_all()
     }
 }

@@ -1,0 +1,68 @@
+//! A primary dies before its replicas have heard of a lock, and one of them takes over.
+
+use super::{Act, Expected, Story, control, story};
+use crate::scene::{FAILOVER, Scene, Told};
+use crate::stores::{Setup, Store};
+
+const A: usize = 0;
+const B: usize = 1;
+
+pub(super) const STORY: Story = Story {
+    id: "failover",
+    title: "The primary dies before it has replicated the lock",
+    teaches: "A promoted replica does not know the lock: without a quarantine two hold it at once; with \
+              one nobody is granted until the lost lease is over. The fence refuses the older holder \
+              either way.",
+    about: &["sentinel", "postgres"],
+    acts: &[QUARANTINE, TWO_HOLDERS, STANDBY],
+};
+
+/// Longer than a failover takes, so that the lock that was lost outlives it.
+const TTL: u64 = 12;
+const LONG: Setup = Setup { max_ttl: TTL, ..Setup::USUAL };
+
+const QUARANTINE: Act = story(TTL, sentinels, |scene| Box::pin(tell(scene))).on(LONG);
+const TWO_HOLDERS: Act = control("no quarantine", TTL, two_holders, |scene| Box::pin(tell(scene)))
+    .on(Setup { quarantine: false, ..LONG });
+const STANDBY: Act = control("standby", TTL, standby, |scene| Box::pin(tell(scene)))
+    .on(Setup { standby: true, ..LONG });
+
+fn sentinels(store: Store) -> Option<Expected> {
+    (store.name == "sentinel").then_some(Expected::Clean)
+}
+
+fn two_holders(store: Store) -> Option<Expected> {
+    (store.name == "sentinel").then_some(Expected::Violates(&["C2"]))
+}
+
+/// Replication to a standby is asynchronous unless one asks for more, and nothing waits.
+fn standby(store: Store) -> Option<Expected> {
+    ["postgres", "postgres-version"].contains(&store.name).then_some(Expected::Violates(&["C2"]))
+}
+
+async fn tell(scene: &mut Scene) -> Told {
+    scene.clients(1).await?;
+    let lock = scene.lock("orders");
+    let place = scene.place.clone();
+    place.locks.lock(format!("{lock}-first")).await?.release().await.ok();
+    place.cut_replicas().await?;
+    scene.takes_once(A, &lock).await?;
+    scene.writes(A, &lock, true).await?;
+    let fault = scene.strikes(FAILOVER, "primary");
+    place.fail_over(&lock).await?;
+    scene.over(fault);
+    scene.client(None, place.standby_url().as_deref()).await?;
+    scene.clients[B].ready().await;
+    scene.takes(B, &lock).await?;
+    let both = scene.believes(A, &lock).await;
+    scene.writes(B, &lock, true).await?;
+    let late = scene.writes(A, &lock, true).await;
+    if late.is_ok_and(|taken| taken) {
+        scene.finds("C3", "the older holder's write was taken after the younger one's");
+    }
+    scene.ends().await;
+    Ok(match both {
+        true => "two held the lock at once, and the older one's write was refused".into(),
+        false => "the next one was granted when the lost lease was over".into(),
+    })
+}

@@ -1,0 +1,14 @@
+//! The fault lab.
+
+use crate::part::{cargo, follow, root};
+
+/// Builds the lab with the seeded bugs in it, each asleep until it is chosen, and runs it.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let mut command = cargo(&["run", "--quiet", "--package", "distlock-lab"]);
+    command.args(["--features", "teeth", "--"]).args(args);
+    // A place of its own for what nobody named a file for.
+    if !args.iter().any(|arg| arg == "--out") {
+        command.arg("--out").arg(root().join("target").join("lab"));
+    }
+    follow(command, "the lab")
+}
