@@ -49,9 +49,12 @@ END $$;
 -- What this transaction does may be lost if the server crashes within the next moments: the row is
 -- free for others without waiting for the disk. For those who wait: one whose place was lost asks
 -- again, and a turn told of here counts only once it is confirmed, which brings all before it to disk.
-CREATE OR REPLACE FUNCTION distlock.need_not_last() RETURNS void LANGUAGE sql AS $$
-  SELECT set_config('synchronous_commit', 'off', true)
-$$;
+-- And for a release that hands over: if it is lost, so is the turn, and nobody was granted anything;
+-- the hold is there again, and whoever released it finds it or it ends with its lease.
+CREATE OR REPLACE FUNCTION distlock.need_not_last() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+END $$;
 
 -- Puts a waiter in line.
 CREATE OR REPLACE FUNCTION distlock.join_line(INOUT l distlock.lock, h distlock.hold, p_deaf boolean)
@@ -202,10 +205,12 @@ END $$;
 -- Tells a client something about a request: t its turn, c contended, x taken away. The lengths
 -- keep any name in one piece.
 CREATE OR REPLACE FUNCTION distlock.tell(p_via text, p_kind text, p_req bytea, l distlock.lock)
-RETURNS void LANGUAGE sql AS $$
-  SELECT pg_notify(p_via, p_kind || encode(p_req, 'hex') || length(l.space) || ':' || l.space || l.name)
-  WHERE p_via <> ''
-$$;
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_via <> '' THEN
+    PERFORM pg_notify(p_via, p_kind || encode(p_req, 'hex') || length(l.space) || ':' || l.space || l.name);
+  END IF;
+END $$;
 
 -- Whether the client behind a channel is there: it keeps an advisory lock on its own number, which
 -- is the end of the channel's name, on the very connection that listens. Shared, so that two who
@@ -328,10 +333,11 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION distlock.ahead(l distlock.lock, p_req bytea) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-  SELECT count(*) FROM distlock.waiter w WHERE w.lock = l.id AND w.since <
-    (SELECT m.since FROM distlock.waiter m WHERE m.lock = l.id AND m.req = p_req)
-$$;
+LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN (SELECT count(*) FROM distlock.waiter w WHERE w.lock = l.id AND w.since <
+    (SELECT m.since FROM distlock.waiter m WHERE m.lock = l.id AND m.req = p_req));
+END $$;
 
 -- Undoes a request, whatever became of it.
 CREATE OR REPLACE FUNCTION distlock.undo(INOUT l distlock.lock, p_req bytea, n bigint)

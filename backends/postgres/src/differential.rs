@@ -29,3 +29,18 @@ async fn tokens_rise_though_the_clock_falls() {
 async fn who_is_passed_over_keeps_its_place() {
     differential::who_is_passed_over_keeps_its_place(Scene::new().await).await;
 }
+
+#[tokio::test]
+async fn a_crowd_is_served_in_turn() {
+    differential::a_crowd_is_served_in_turn(Scene::new().await).await;
+}
+
+#[tokio::test]
+async fn who_confirms_lets_its_owners_others_in() {
+    differential::who_confirms_lets_its_owners_others_in(Scene::new().await).await;
+}
+
+#[tokio::test]
+async fn a_crowd_with_exceptions() {
+    differential::a_crowd_with_exceptions(Scene::new().await).await;
+}

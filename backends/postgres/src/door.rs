@@ -14,12 +14,16 @@ use crate::trouble::{refusal, standby, trouble};
 /// * only what the server brings along is meant by a name without a schema;
 /// * the functions count on seeing what others committed while they waited for a row;
 /// * no limit but ours ends a statement, a rest or a transaction (some are newer than the server);
+/// * rows are found by their index: our tables are small and often rewritten, and what the planner
+///   takes for the better way, and keeps, costs each call up to a fifth;
 /// * a client that is gone is noticed within seconds.
 pub(crate) const OURS: &str = "SET search_path = pg_catalog, pg_temp; \
     SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
     SELECT set_config(s, '0', false) \
       FROM unnest(ARRAY['lock_timeout', 'idle_session_timeout', 'transaction_timeout']) s \
       WHERE current_setting(s, true) <> '0'; \
+    SELECT set_config(s, 'off', false) FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'jit']) s \
+      WHERE current_setting(s, true) = 'on'; \
     SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
     SET tcp_user_timeout = 10000";
 /// And a grant is on disk before it is told.

@@ -9,7 +9,7 @@
 //!
 //! Calls have one connection, the library's renewals and cancels another, and a third listens.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
 use distlock_core::leased::Leased;
 use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
 use distlock_core::state::{Pulse, Reply, answer};
-use distlock_core::{Clock, Error, FullName, ReqId, Store, Token, engine};
+use distlock_core::{BootInstant, Clock, Error, FullName, Kind, ReqId, Store, Token, engine};
 use distlock_sql::Lane;
 
 use crate::call::call;
@@ -32,6 +32,8 @@ use crate::statements::Statements;
 
 /// A promotion lasts a second unless it is confirmed.
 const CONFIRMED: Duration = Duration::from_millis(1050);
+/// How many seconds to wait between tries to look after a lock: a server takes a while to come back.
+const PAUSES: [u64; 6] = [1, 2, 4, 8, 16, 32];
 
 /// Locks in tables of a PostgreSQL database.
 ///
@@ -44,8 +46,8 @@ pub struct Postgres {
     front: Lane<Door>,
     back: Arc<Lane<Door>>,
     ear: Ear,
-    /// Locks that are looked after already.
-    watched: Arc<Mutex<HashSet<FullName>>>,
+    /// Locks that are looked after already, and what was released last, and when.
+    watched: Arc<Mutex<HashMap<FullName, (ReqId, BootInstant)>>>,
 }
 
 impl Postgres {
@@ -73,25 +75,44 @@ impl Postgres {
         move |e| e.during(what).lock(lock).store(&self.site)
     }
 
-    /// Looks after a lock once a promotion of ours must have been confirmed. A process that was
-    /// killed this very moment is taken for alive until the server has noticed; whoever is next
-    /// would hear of it only with its next heartbeat.
-    fn look_after(&self, lock: &FullName) {
+    /// Looks after a lock once a promotion of ours must have been confirmed.
+    ///
+    /// A process that was killed this very moment is taken for alive until the server has noticed;
+    /// whoever is next would hear of it only with its next heartbeat. And a server that crashed
+    /// before the confirmation may have forgotten the release, for which nobody waited at the disk:
+    /// then it is given back again, or it would be held for the rest of its lease. The latest of a
+    /// lock is enough: what was released before it was on disk when it was granted.
+    fn look_after(&self, key: &Key) {
+        let now = self.clock.now();
         let watched = || self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        if !watched().insert(lock.clone()) {
+        if watched().insert(key.lock.clone(), (key.req, now)).is_some() {
             return;
         }
         let (back, say, clock) = (self.back.clone(), self.say.clone(), self.clock.clone());
-        let (watched, lock) = (self.watched.clone(), lock.clone());
+        let (watched, lock) = (self.watched.clone(), key.lock.clone());
         engine::spawn(async move {
-            clock.sleep(CONFIRMED).await;
-            watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&lock);
-            // A heartbeat of nobody lets time do its work, and nothing else.
-            let nobody: Arc<[_]> = [(Key { lock, req: ReqId::random() }, CONFIRMED)].into();
-            let settled =
-                call!(back, [say, nobody], conn, moves::heartbeat(conn, &say, &nobody, ""));
-            if let Err(e) = settled.await {
-                tracing::debug!(error = %e, "nobody looked after a promotion");
+            loop {
+                clock.sleep(CONFIRMED).await;
+                let (latest, over) = {
+                    let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                    let Some((req, at)) = watched.get(&lock).copied() else { return };
+                    let over = clock.now().since(at) >= CONFIRMED;
+                    if over {
+                        watched.remove(&lock);
+                    }
+                    (Key { lock: lock.clone(), req }, over)
+                };
+                for pause in PAUSES {
+                    match settle(&back, &say, &latest).await {
+                        Ok(()) => break,
+                        Err(e) if e.kind() == Kind::Closed => return,
+                        Err(e) => tracing::debug!(error = %e, "nobody looked after a promotion"),
+                    }
+                    clock.sleep(Duration::from_secs(pause)).await;
+                }
+                if over {
+                    return;
+                }
             }
         });
     }
@@ -99,6 +120,17 @@ impl Postgres {
     fn lane(&self) -> &Lane<Door> {
         if engine::on_library_thread() { &self.back } else { &self.front }
     }
+}
+
+/// Lets time do its work on a lock, and gives back a hold of it that should not be there.
+async fn settle(back: &Lane<Door>, say: &Arc<Statements>, over: &Key) -> Result<(), Error> {
+    let (known, due): (_, Arc<[_]>) = (say.clone(), [(over.clone(), CONFIRMED)].into());
+    let pulses = call!(back, [known, due], conn, moves::heartbeat(conn, &known, &due, "")).await?;
+    if matches!(pulses[..], [Reply::Pulse(Pulse::Turn)]) {
+        let (known, over) = (say.clone(), over.clone());
+        call!(back, [known, over], conn, moves::release(conn, &known, &over)).await?;
+    }
+    Ok(())
 }
 
 impl Store for Postgres {
@@ -179,7 +211,7 @@ impl LeaseStore for Postgres {
         let call = call!(self.lane(), [say, mine], conn, moves::release(conn, &say, &mine));
         let (reply, promoted) = call.await.map_err(self.told("release", &key.lock))?;
         if promoted {
-            self.look_after(&key.lock);
+            self.look_after(key);
         }
         answer::released(reply).map_err(self.told("release", &key.lock))
     }

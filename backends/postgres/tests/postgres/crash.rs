@@ -6,10 +6,11 @@ use distlock_core::{Clock, Kind};
 use distlock_testkit::fellow::Fellow;
 use distlock_testkit::servers::Postgres;
 
-use crate::kit::{LONG, Named, client, give_back, ms, run, soon, take_for, task, until, url};
+use crate::kit::{LONG, Named, client, give_back, ms, run, soon, sql, take_for, task, until, url};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("a_server_killed_in_the_midst_of_grants_loses_and_doubles_none", killed),
+    ("a_release_that_the_server_forgot_is_made_up_for", forgotten),
     ("a_restart_under_eight_processes_loses_no_order_and_everyone_ends", eight),
 ];
 
@@ -64,6 +65,47 @@ fn killed() {
             assert!(seen.len() > 8, "the server was killed in the midst of something");
             give_back(held).await;
         }
+    });
+}
+
+/// A release that hands over does not wait for the disk. The server dies before the next one's
+/// confirmation brings it there: the hold is back, nobody else was granted anything, and whoever
+/// released it finds it and gives it back, long before its lease would end.
+fn forgotten() {
+    const UNSYNCED: &str = "SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()";
+    run(async {
+        // What nobody waits for stays away from the disk for as long as it may.
+        let lazy = Postgres::new().durable().set("wal_writer_delay", "10s");
+        let server = lazy.set("bgwriter_lru_maxpages", "0").start().await.unwrap();
+        let locks = client(&server, "timeout=2s").await;
+        for round in 0..8 {
+            let name = format!("a{round}");
+            let held = take_for(&locks, &name, LONG).await;
+            let token = held.token();
+            // Somebody stands in line who cannot be told of its turn and never confirms it.
+            let join = format!(
+                "SELECT kind FROM distlock.acquire('', '{name}', '\\x0707', 'other', 0, 600000000, 0, \
+                 0, '', 1, '', 10000000)"
+            );
+            assert_eq!(sql(&server, &join).await, "2");
+            give_back(held).await;
+            if sql(&server, UNSYNCED).await != "t" {
+                continue; // just then the server synced what it had
+            }
+            server.kill();
+            server.again().await.unwrap();
+            let lock = || locks.lock(&name).ttl(LONG).try_acquire();
+            until("it is free", async || match lock().await {
+                Ok(Ok(next)) => {
+                    assert!(next.token() > token);
+                    true
+                }
+                _ => false,
+            })
+            .await;
+            return;
+        }
+        panic!("the server forgot nothing");
     });
 }
 

@@ -111,3 +111,115 @@ pub async fn a_second_revoke_is_told_too<S: Subject>(mut subject: S) {
     assert_eq!(heard.len(), 2, "{heard:?}");
     assert_eq!(heard, run.oracle.told);
 }
+
+/// Waits in line, or confirms a turn.
+fn join(slot: usize) -> Move {
+    Move::Acquire { slot, wait: Some(9_000), fresh: false, moved: None }
+}
+
+/// One after the other is served, each by a release, a turn and a confirmation; what is repeated
+/// changes nothing, and who has had its turn does not get another.
+///
+/// # Panics
+/// When that is not so.
+pub async fn a_crowd_is_served_in_turn<S: Subject>(mut subject: S) {
+    let mut kinds = slots(4, Mode::Exclusive);
+    for (slot, kind) in kinds.iter_mut().enumerate() {
+        kind.via = slot % 2;
+    }
+    let mut run = Run::new(&mut subject, kinds, true).await;
+    run.one(&join(0)).await;
+    for slot in 1..4 {
+        run.now += 1_000;
+        let got = run.one(&join(slot)).await;
+        let before = slot as u32 - 1;
+        assert!(matches!(got[..], [Reply::Waiting { ahead, .. }] if ahead == before), "{got:?}");
+    }
+    for slot in 1..4 {
+        run.now += 1_000;
+        run.one(&release(slot - 1)).await;
+        run.now += 1_000;
+        let got = run.one(&join(slot)).await;
+        let behind = 3 - slot as u32;
+        assert!(
+            matches!(got[..], [Reply::Granted { waiters, .. }] if waiters == behind),
+            "{got:?}"
+        );
+        run.now += 1_000;
+        run.one(&join(slot)).await;
+        let got = run.one(&join(slot - 1)).await;
+        assert!(matches!(got[..], [Reply::Spent(_)]), "{got:?}");
+    }
+    run.one(&release(3)).await;
+    let heard = run.heard().await;
+    run.oracle.told.sort_unstable();
+    assert_eq!(heard, run.oracle.told);
+    assert_eq!(heard.iter().filter(|(kind, ..)| *kind == b't').count(), 3, "{heard:?}");
+}
+
+/// Two of one owner wait: when the turn of the first is confirmed, the other is let in with it,
+/// and a third that asks later, too.
+///
+/// # Panics
+/// When that is not so.
+pub async fn who_confirms_lets_its_owners_others_in<S: Subject>(mut subject: S) {
+    let mut kinds = slots(5, Mode::Exclusive);
+    for slot in [1, 3, 4] {
+        (kinds[slot].owner, kinds[slot].via) = (1, 0);
+    }
+    let mut run = Run::new(&mut subject, kinds, true).await;
+    for slot in 0..4 {
+        run.now += 1_000;
+        run.one(&join(slot)).await;
+    }
+    run.one(&release(0)).await;
+    let mut tokens = Vec::new();
+    for slot in [1, 3, 4] {
+        run.now += 1_000;
+        let got = run.one(&join(slot)).await;
+        let [Reply::Granted { token, waiters: 1, .. }] = got[..] else { panic!("{got:?}") };
+        tokens.push(token);
+    }
+    assert!(tokens.iter().all(|t| *t == tokens[0]), "{tokens:?}");
+}
+
+/// What a release, a turn or a place in line must not pass over: a hold that may not end yet, those
+/// who share, a turn that was not taken up in time, somebody who was cancelled.
+///
+/// # Panics
+/// When that is not so.
+pub async fn a_crowd_with_exceptions<S: Subject>(mut subject: S) {
+    let mut kinds = slots(6, Mode::Exclusive);
+    kinds[0].min_hold = 5_000;
+    (kinds[2].mode, kinds[3].mode) = (Mode::Shared, Mode::Shared);
+    for kind in &mut kinds {
+        kind.via = 0;
+    }
+    let mut run = Run::new(&mut subject, kinds, true).await;
+    for slot in 0..6 {
+        run.now += 1_000;
+        run.one(&join(slot)).await;
+    }
+    run.one(&release(0)).await;
+    let waits = |got: &[Reply]| matches!(got, [Reply::Waiting { ahead: 0, .. }]);
+    assert!(waits(&run.one(&join(1)).await), "it is held until its time");
+    run.now += 5_000_000;
+    // Its turn is over by the time it asks, and it is heard of: so it is its turn again.
+    run.one(&Move::Settle { lock: 0 }).await;
+    run.now += 1_500_000;
+    let got = run.one(&join(1)).await;
+    assert!(matches!(got[..], [Reply::Granted { waiters: 4, .. }]), "{got:?}");
+    run.one(&release(1)).await;
+    for slot in [2, 3] {
+        let got = run.one(&join(slot)).await;
+        assert!(matches!(got[..], [Reply::Granted { .. }]), "{got:?}");
+    }
+    run.one(&Move::Cancel { slot: 4, back: 0 }).await;
+    for slot in [2, 3] {
+        run.now += 1_000;
+        run.one(&release(slot)).await;
+    }
+    assert!(matches!(run.one(&join(4)).await[..], [Reply::Spent(_)]), "cancelled");
+    let got = run.one(&join(5)).await;
+    assert!(matches!(got[..], [Reply::Granted { waiters: 0, .. }]), "{got:?}");
+}
