@@ -15,7 +15,7 @@ distlock_testkit::waits!(soon: Duration::from_secs(30), limit: Duration::from_se
 pub(crate) use distlock_testkit::Named;
 
 /// The lease algorithms.
-pub(crate) const BOTH: [&str; 2] = ["timeout=1s", "timeout=1s&algorithm=version"];
+pub(crate) const BOTH: [&str; 2] = ["timeout=3s", "timeout=3s&algorithm=version"];
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

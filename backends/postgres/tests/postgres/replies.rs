@@ -10,7 +10,7 @@ use crate::kit::{LONG, Named, all_free, client, client_at, give_back, ms, run, s
 pub(crate) const TRIALS: &[Named] =
     &[("s33_an_acquire_dropped_at_any_moment_leaves_nothing", s33_any_moment)];
 
-const ALGORITHMS: [&str; 2] = ["timeout=1s", "timeout=1s&algorithm=version"];
+const ALGORITHMS: [&str; 2] = ["timeout=3s", "timeout=3s&algorithm=version"];
 
 async fn scene() -> (Server, Proxy) {
     let server = Postgres::new().start().await.unwrap();

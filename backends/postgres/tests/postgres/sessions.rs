@@ -142,7 +142,7 @@ fn s22() {
         for query in ALGORITHMS {
             let server = Postgres::new().start().await.unwrap();
             let proxy = Proxy::to(server.addr()).await.unwrap();
-            let query = format!("{query}&timeout=1s");
+            let query = format!("{query}&timeout=3s");
             let (locks, look) =
                 (client_at(proxy.addr(), &query).await, client(&server, &query).await);
             // At the first statement of a session that rested, and of a new one.
@@ -170,7 +170,7 @@ fn s11() {
         for query in ALGORITHMS {
             let server = Postgres::new().start().await.unwrap();
             let proxy = Proxy::to(server.addr()).await.unwrap();
-            let query = format!("{query}&timeout=1s");
+            let query = format!("{query}&timeout=3s");
             let (locks, look) =
                 (client_at(proxy.addr(), &query).await, client(&server, &query).await);
             let mut held = take_for(&locks, "a", LONG).await;
@@ -195,7 +195,7 @@ fn s17() {
         for query in ALGORITHMS {
             let server = Postgres::new().start().await.unwrap();
             let proxy = Proxy::to(server.addr()).await.unwrap();
-            let query = format!("{query}&timeout=1s");
+            let query = format!("{query}&timeout=3s");
             let (locks, look) =
                 (client_at(proxy.addr(), &query).await, client(&server, &query).await);
             let held = take_for(&look, "a", LONG).await;

@@ -65,7 +65,7 @@ fn deaf() {
         let server = Postgres::new().start().await.unwrap();
         let proxy = Proxy::to(server.addr()).await.unwrap();
         let (locks, look) =
-            (client_at(proxy.addr(), "timeout=1s").await, client(&server, "").await);
+            (client_at(proxy.addr(), "timeout=3s").await, client(&server, "").await);
         let held = take_for(&look, "a", LONG).await;
         let lock = locks.lock("a").ttl(ms(60_000));
         let first = task(async move { lock.acquire().await });
