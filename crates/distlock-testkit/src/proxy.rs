@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use distlock_core::Clock;
+use distlock_core::{BootInstant, Clock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -71,6 +71,23 @@ impl Proxy {
     /// # Cancel safety
     /// Dropping the future closes the port.
     pub async fn at(here: SocketAddr, server: SocketAddr) -> io::Result<Self> {
+        Self::make(here, server, Duration::ZERO).await
+    }
+
+    /// The same for a server that may not listen yet: whoever comes is kept for so long. A real
+    /// network would refuse them, and they would try again; to be let in and shut out is
+    /// something else.
+    ///
+    /// # Errors
+    /// When no port is free.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the port.
+    pub async fn to_late(server: SocketAddr, patience: Duration) -> io::Result<Self> {
+        Self::make(SocketAddr::from(([127, 0, 0, 1], 0)), server, patience).await
+    }
+
+    async fn make(here: SocketAddr, server: SocketAddr, patience: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind(here).await?;
         let addr = listener.local_addr()?;
         let (weather, state) = (watch::Sender::new(Weather::default()), Arc::<State>::default());
@@ -87,7 +104,11 @@ impl Proxy {
                 };
                 shared.accepted.fetch_add(1, Ordering::AcqRel);
                 let (forecast, state) = (forecast.clone(), shared.clone());
-                task(async move { carry(client, server, forecast, state).await });
+                task(async move {
+                    let reached = Clock::system().now().plus(patience);
+                    let Some(server) = reach(server, reached).await else { return };
+                    carry(client, server, forecast, state).await;
+                });
             }
         });
         Ok(Self { addr, weather, state })
@@ -151,14 +172,25 @@ impl Drop for Proxy {
     }
 }
 
+/// A connection to a server, which may be made until a moment.
+async fn reach(server: SocketAddr, until: BootInstant) -> Option<TcpStream> {
+    let clock = Clock::system();
+    loop {
+        match TcpStream::connect(server).await {
+            Ok(stream) => return Some(stream),
+            Err(_) if clock.now() >= until => return None,
+            Err(_) => clock.sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
 async fn carry(
     client: TcpStream,
-    server: SocketAddr,
+    server: TcpStream,
     mut forecast: watch::Receiver<Weather>,
     state: Arc<State>,
 ) {
     let resets = forecast.borrow().resets;
-    let Ok(server) = TcpStream::connect(server).await else { return };
     for stream in [&client, &server] {
         let _ = stream.set_nodelay(true);
     }
@@ -193,7 +225,8 @@ async fn pump(
 ) -> io::Result<()> {
     let mut chunk = vec![0; 16 * 1024];
     loop {
-        let n = from.read(&mut chunk).await?;
+        // One that was reset has ended, and its other side must hear of it.
+        let n = from.read(&mut chunk).await.unwrap_or(0);
         let delay = forecast.borrow().delay;
         if !delay.is_zero() {
             Clock::system().sleep(delay).await;

@@ -1,9 +1,12 @@
 //! Requests that are late or never arrive, where the laws of the road do not look closely enough.
 
+use std::sync::Arc;
+
 use distlock_core::seam::{Ask, Attempt};
 use distlock_core::{Kind, ReqId};
 use distlock_testkit::proxy::{Proxy, Way};
 use distlock_testkit::servers::{Server, etcdctl};
+use tokio::sync::Notify;
 
 use crate::kit::{
     LONG, Named, all_free, client, connect, give_back, hasty, line_of, ms, run, server, soon, take,
@@ -79,9 +82,12 @@ fn s17_cut_off() {
         let (locks, look) = (connect(&url).await.unwrap(), client(&server).await);
         let held = take(&look, "a", LONG).await;
         let ttl = ms(4000);
-        let lock = locks.lock("a").ttl(ttl);
+        let told = Arc::new(Notify::new());
+        let tells = told.clone();
+        let lock = locks.lock("a").ttl(ttl).on_wait(move |_| tells.notify_one());
         let waiting = task(async move { timed(lock.acquire()).await });
-        line_of(&look, "a", 1).await;
+        // It must know its place: without that it has no lease to end by.
+        soon("it waits", told.notified()).await;
         proxy.cut_both();
         let (took, answer) = timed(soon("it is told", waiting)).await;
         let e = answer.unwrap().1.expect_err("never granted");

@@ -1,9 +1,12 @@
 //! Requests that take effect and whose answers are late or never come: what the laws of the bad road
 //! do not say of ZooKeeper.
 
+use std::sync::Arc;
+
 use distlock_core::Locks;
 use distlock_core::line::{Joined, LineStore};
 use distlock_testkit::proxy::{Proxy, Way};
+use tokio::sync::Notify;
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::kit::{
@@ -31,9 +34,12 @@ fn s17_waiter() {
         let (_site, proxy, locks, look) = scene().await;
         let ttl = ms(4000);
         let held = take(&look, "a", LONG).await;
-        let lock = locks.lock("a").ttl(ttl);
+        let told = Arc::new(Notify::new());
+        let tells = told.clone();
+        let lock = locks.lock("a").ttl(ttl).on_wait(move |_| tells.notify_one());
         let waiting = task(async move { lock.acquire().await });
-        crowd_of(&look, "a", 2).await;
+        // It must know its place: without that it has no lease to end by.
+        soon("it waits", told.notified()).await;
         proxy.cut_both();
         // Within a second of its own deadline, which comes before the end of its session.
         let (took, answer) = timed(soon("it is told", waiting)).await;

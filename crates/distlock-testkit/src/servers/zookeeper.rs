@@ -62,6 +62,11 @@ pub fn lonely_zookeeper(quorum: &Port, election: &Port) -> Program {
     program(servers, options).file("myid", "1").probe(b"isro", &[b"ro"])
 }
 
+/// A follower may know of its leader before that one listens to followers. One that was let in by
+/// the proxy and shut out again would look for a leader anew, and find none before this one has
+/// given up.
+const FOLLOWERS_COME_EARLY: Duration = Duration::from_secs(5);
+
 /// Data that need not outlast the machine need not wait for its disk.
 const QUICK: &[&str] = &["-Dzookeeper.forceSync=no"];
 
@@ -163,9 +168,10 @@ impl Ensemble {
                 let mut pair = [ports[other * 2].number(), ports[other * 2 + 1].number()];
                 // What a server has of another is a link of its own: it goes through a proxy.
                 if me != other {
-                    for port in &mut pair {
-                        let link = Proxy::to(SocketAddr::from(([127, 0, 0, 1], *port))).await;
-                        let link = link.map_err(trouble)?;
+                    for (port, late) in pair.iter_mut().zip([FOLLOWERS_COME_EARLY, Duration::ZERO])
+                    {
+                        let there = SocketAddr::from(([127, 0, 0, 1], *port));
+                        let link = Proxy::to_late(there, late).await.map_err(trouble)?;
                         *port = link.addr().port();
                         links.push((me, other, link));
                     }
