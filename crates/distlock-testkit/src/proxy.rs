@@ -142,7 +142,8 @@ impl Proxy {
         self.weather.send_modify(|w| w.cut = [true; 2]);
     }
 
-    /// Swallows what the server answers from now on: it never arrives.
+    /// Swallows what the server answers from now on: it never arrives, and connections that lost
+    /// something are reset by [`Proxy::heal`].
     pub fn drop_replies(&self) {
         self.weather.send_modify(|w| w.drop[Way::Replies as usize] = true);
     }
@@ -202,7 +203,7 @@ async fn carry(
             // First: what was held back when a reset came must not slip out after it.
             biased;
             _ = forecast.wait_for(|w| w.gone || w.resets != resets) => false,
-            _ = async { tokio::join!(there, back) } => true,
+            end = async { tokio::try_join!(there, back) } => end.is_ok(),
         }
     };
     if !ended {
@@ -224,9 +225,18 @@ async fn pump(
     state: &State,
 ) -> io::Result<()> {
     let mut chunk = vec![0; 16 * 1024];
+    let mut lost = false;
     loop {
-        // One that was reset has ended, and its other side must hear of it.
-        let n = from.read(&mut chunk).await.unwrap_or(0);
+        let mut later = forecast.clone();
+        let n = tokio::select! {
+            biased;
+            // No network loses something in the midst of a connection that goes on.
+            _ = later.wait_for(|w| !w.drop[way as usize]), if lost => {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            // One that was reset has ended, and its other side must hear of it.
+            n = from.read(&mut chunk) => n.unwrap_or(0),
+        };
         let delay = forecast.borrow().delay;
         if !delay.is_zero() {
             Clock::system().sleep(delay).await;
@@ -235,6 +245,7 @@ async fn pump(
             return to.shutdown().await;
         }
         if forecast.borrow().drop[way as usize] {
+            lost = true;
             continue;
         }
         to.write_all(&chunk[..n]).await?;
@@ -333,6 +344,10 @@ mod tests {
         until("the server got it", async || got.load(Ordering::Acquire) == 1).await;
         assert!(silent(&mut client).await);
         proxy.heal();
+        // What comes next would be taken for the answer that was lost.
+        let end = soon("its end", client.read(&mut [0])).await;
+        assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+        let mut client = TcpStream::connect(proxy.addr()).await.unwrap();
         client.write_all(b"b").await.unwrap();
         assert_eq!(pong(&mut client).await, b'b');
     }
