@@ -48,13 +48,13 @@ async fn run(mut stage: Stage) {
         let (id, command) = (id.to_owned(), command.to_owned());
         if command == "bye" {
             me.leave().await;
-            say(&format!("{id} done"));
+            say(format!("{id} done"));
             return;
         }
         let me = me.clone();
         task(async move {
             let answer = me.obey(&id, &command).await;
-            say(&format!("{id} {answer}"));
+            say(format!("{id} {answer}"));
         });
     }
 }
@@ -334,7 +334,7 @@ impl Me {
         if !note.look(&held) {
             return "lost".to_owned();
         }
-        say(&format!("{id} looked"));
+        say(format!("{id} looked"));
         Clock::system().sleep(Duration::from_millis(work.parse().expect("a while"))).await;
         // Whatever it believes by now: nobody looks between every two machine instructions.
         let write = resource.put(note.who(), held.token(), fenced, read + 1).expect("a write");

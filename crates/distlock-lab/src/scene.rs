@@ -391,6 +391,14 @@ impl Scene {
         }
     }
 
+    /// The older of two holders writes after the younger one: a fence must refuse it.
+    pub(crate) async fn writes_late(&mut self, who: usize, lock: &str) {
+        let late = self.writes(who, lock, true).await;
+        if late.is_ok_and(|taken| taken) {
+            self.finds("C3", "the older holder's write was taken after the younger one's");
+        }
+    }
+
     /// A client reads and writes, as one does.
     pub(crate) async fn writes(
         &mut self,

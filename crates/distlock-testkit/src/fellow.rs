@@ -4,13 +4,14 @@
 //! [`part`] first. For the laws' second processes see [`Child`](crate::Child).
 
 use std::ffi::{OsStr, OsString};
-use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use distlock_core::engine;
+
+pub use crate::roles::say;
 
 const ROLE: &str = "DISTLOCK_FELLOW_ROLE";
 const PLACE: &str = "DISTLOCK_FELLOW_PLACE";
@@ -112,15 +113,6 @@ impl Drop for Fellow {
 #[must_use]
 pub fn part() -> Option<(String, OsString)> {
     Some((std::env::var(ROLE).ok()?, std::env::var_os(PLACE)?))
-}
-
-/// Says a line to whoever started this process.
-///
-/// # Panics
-/// When nobody listens.
-pub fn say(line: impl Display) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).expect("somebody listens");
 }
 
 /// Waits for a line of whoever started this process; empty once they are gone.

@@ -7,6 +7,7 @@ mod hold;
 mod storm;
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -137,7 +138,7 @@ impl Stage {
 }
 
 /// Tells the parent of this process a line.
-pub fn say(line: &str) {
+pub fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}");
     let _ = out.flush();

@@ -33,7 +33,7 @@ pub(super) async fn work(me: &Arc<Me>, id: &str, mut words: SplitWhitespace<'_>)
                 while !*stop.borrow() && !worker.hold(name, None).await {}
             }
             served = asked;
-            say(&format!("{id} served"));
+            say(format!("{id} served"));
             // Where there is no line, who goes on asking may keep the others out for ever.
             let _ = me.stop.subscribe().wait_for(|stop| *stop).await;
         } else {

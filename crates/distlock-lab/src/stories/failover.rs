@@ -59,10 +59,7 @@ async fn tell(scene: &mut Scene) -> Told {
     scene.takes(B, &lock).await?;
     let both = scene.believes(A, &lock).await;
     scene.writes(B, &lock, true).await?;
-    let late = scene.writes(A, &lock, true).await;
-    if late.is_ok_and(|taken| taken) {
-        scene.finds("C3", "the older holder's write was taken after the younger one's");
-    }
+    scene.writes_late(A, &lock).await;
     scene.ends().await;
     Ok(match both {
         true => "two held the lock at once, and the older one's write was refused".into(),

@@ -19,7 +19,7 @@ pub(super) async fn churn(stage: Stage) {
         task(async move {
             loop {
                 one(&locks, ReqId::random().as_bytes()).await;
-                say(&format!("did {lane}"));
+                say(format!("did {lane}"));
             }
         });
     }
