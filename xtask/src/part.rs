@@ -76,6 +76,10 @@ pub(crate) fn run(name: &str, mut command: Command) -> Outcome {
 /// The names of the tests that failed, as their runner printed them.
 fn red(text: &str) -> Vec<String> {
     let failed = |line: &str| {
+        // The lab names its runs so.
+        if let Some(run) = line.strip_prefix("unexpected: ") {
+            return Some(run.to_owned());
+        }
         let name = line.strip_prefix("test ")?.strip_suffix("FAILED")?;
         Some(name.trim_end_matches([' ', '.']).to_owned())
     };
@@ -84,7 +88,11 @@ fn red(text: &str) -> Vec<String> {
 
 /// What of an output tells why it failed: not what went well.
 fn worth_reading(text: &str) -> Vec<&str> {
-    let dull = |line: &str| line.starts_with("test ") && line.ends_with(" ok");
+    let dull = |line: &str| {
+        let test = line.starts_with("test ") && line.ends_with(" ok");
+        test || line.starts_with('[')
+            && line.split("] ").nth(1).is_some_and(|l| l.starts_with("ok "))
+    };
     text.lines().filter(|line| !dull(line) && !line.trim().is_empty()).collect()
 }
 
@@ -143,5 +151,13 @@ mod tests {
         let left = worth_reading(text);
         assert_eq!(left.len(), 4, "{left:?}");
         assert!(left.contains(&"it broke") && !left.contains(&"test e ... ok"));
+    }
+
+    #[test]
+    fn so_are_the_runs_of_the_lab() {
+        let text = "[1/3] ok         redis  pause  1.2 s\n[2/3] UNEXPECTED etcd  pause  1.0 s\n\
+                    unexpected: pause at etcd (round 0, seed 5): it broke\nlab: 3 stories";
+        assert_eq!(red(text), ["pause at etcd (round 0, seed 5): it broke"]);
+        assert_eq!(worth_reading(text).len(), 3);
     }
 }

@@ -131,8 +131,11 @@ fn on_interrupt(stop: CancellationToken) {
 /// One line, and the exit code.
 fn summary(record: &Record) -> ExitCode {
     let odd = record.runs.iter().filter(|r| r.verdict == Verdict::Unexpected);
-    let odd: Vec<_> =
-        odd.map(|r| format!("{} at {} (seed {})", r.story, r.store, r.seed)).collect();
+    let odd: Vec<_> = odd
+        .map(|r| {
+            format!("{} at {} (round {}, seed {}): {}", r.story, r.store, r.round, r.seed, r.said)
+        })
+        .collect();
     let of = |kind| record.runs.iter().filter(|r| r.kind == kind).count();
     let grants: u64 = record.runs.iter().map(|r| u64::from(r.grants)).sum();
     for odd in &odd {
