@@ -67,6 +67,11 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// Whether there may be two holders at a moment.
+    pub(crate) fn permits(&self, at: u64) -> bool {
+        self.two_holders.is_some_and(|(from, until)| from <= at && at <= until)
+    }
+
     fn meets(&self, from: u64, until: u64) -> bool {
         self.from <= until && from <= self.until
     }

@@ -6,6 +6,7 @@ use std::io;
 use distlock_testkit::history::{self, Event, What};
 use distlock_testkit::{Resource, Write};
 
+use crate::checkers::Window;
 use crate::scene::Scene;
 use distlock_lab::record::{self, End};
 
@@ -46,6 +47,26 @@ impl Evidence {
         let pids = scene.pids.iter().map(|(pid, client)| (pid.to_string(), *client)).collect();
         let (locks, start) = (scene.locks.clone(), scene.start.as_nanos());
         Ok(Self { start, end, events, logs, locks, pids })
+    }
+
+    /// Takes entries apart from the hold they were meant for, where the store may have ended that one
+    /// unknown to its holder: with a higher token they are holds of their own beside it.
+    pub(crate) fn apart(&mut self, windows: &[Window]) {
+        let mut tokens: HashMap<String, u64> = HashMap::new();
+        for e in &mut self.events {
+            let permitted = || windows.iter().any(|w| w.permits(e.at));
+            match &e.what {
+                What::Granted { token, .. } => {
+                    tokens.insert(e.who.clone(), *token);
+                }
+                What::Entered { token, until, outer }
+                    if tokens.get(outer).is_some_and(|held| held < token) && permitted() =>
+                {
+                    e.what = What::Granted { token: *token, until: *until };
+                }
+                _ => {}
+            }
+        }
     }
 
     /// A moment as the record has it.
@@ -175,5 +196,37 @@ impl Request {
         ];
         let first = ends.into_iter().filter_map(|(at, how)| at.map(|at| (at, how)));
         first.min_by_key(|(at, _)| *at).unwrap_or((end, End::Open))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(at: u64, who: &str, what: What) -> Event {
+        Event { at, who: who.into(), lock: "l".into(), what }
+    }
+
+    fn owner_enters(token: u64, window: (u64, u64)) -> What {
+        let entered = What::Entered { token, until: 90, outer: "1-1".into() };
+        let events = vec![
+            event(10, "1-1", What::Granted { token: 7, until: 80 }),
+            event(20, "1-2", entered),
+        ];
+        let (logs, locks, pids) = (vec![], vec!["l".to_owned()], HashMap::new());
+        let mut evidence = Evidence { start: 0, end: 100, events, logs, locks, pids };
+        evidence.apart(&[Window { from: window.0, until: window.1, two_holders: Some(window) }]);
+        evidence.events[1].what.clone()
+    }
+
+    #[test]
+    fn only_where_two_may_hold_an_entry_is_a_hold_of_its_own() {
+        let alone = What::Granted { token: 8, until: 90 };
+        assert_eq!(owner_enters(8, (15, 30)), alone);
+        for (token, window) in [(8, (30, 40)), (8, (0, 15)), (7, (15, 30)), (6, (15, 30))] {
+            let What::Entered { .. } = owner_enters(token, window) else {
+                panic!("token {token}, {window:?}")
+            };
+        }
     }
 }

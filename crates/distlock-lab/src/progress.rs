@@ -72,8 +72,10 @@ impl Progress {
             (self.all.done.load(Ordering::Relaxed), self.all.total.load(Ordering::Relaxed));
         let grants = self.all.grants.load(Ordering::Relaxed);
         let line = format!(
-            "[{done}/{total}] {} {} · {fault} · {grants} grants so far",
-            mine.store, mine.round
+            "{} {done}/{total} {} {} · {fault} · {grants} grants so far",
+            bar(done, total),
+            mine.store,
+            mine.round
         );
         let _ = write!(std::io::stderr(), "\r\x1b[K{line:.100}");
     }
@@ -84,5 +86,25 @@ impl Progress {
         let total = self.all.total.load(Ordering::Relaxed);
         let clear = if self.all.terminal { "\r\x1b[K" } else { "" };
         let _ = writeln!(std::io::stderr(), "{clear}[{done}/{total}] {line}");
+    }
+}
+
+/// How much is done, drawn.
+fn bar(done: u32, total: u32) -> String {
+    const WIDTH: usize = 16;
+    let full = done as usize * WIDTH / (total as usize).max(1);
+    format!("{}{}", "█".repeat(full.min(WIDTH)), "░".repeat(WIDTH.saturating_sub(full)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_fills_from_the_left() {
+        assert_eq!(bar(0, 8), "░".repeat(16));
+        assert_eq!(bar(2, 8), format!("{}{}", "█".repeat(4), "░".repeat(12)));
+        assert_eq!(bar(8, 8), "█".repeat(16));
+        assert_eq!(bar(0, 0), "░".repeat(16));
     }
 }

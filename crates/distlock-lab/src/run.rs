@@ -115,7 +115,9 @@ pub(crate) async fn play(
 
 /// Puts what happened into the record, and what the checkers say about it.
 fn close(run: &mut Run, scene: &Scene, end: u64) -> std::io::Result<()> {
-    let evidence = Evidence::of(scene, end)?;
+    let windows = windows(scene, end);
+    let mut evidence = Evidence::of(scene, end)?;
+    evidence.apart(&windows);
     run.clients = scene.clients.iter().map(|c| c.name.clone()).collect();
     // The last two parts of a name keep it apart from other runs.
     let short = |l: &String| l.rsplitn(3, '.').last().unwrap_or(l).to_owned();
@@ -124,7 +126,6 @@ fn close(run: &mut Run, scene: &Scene, end: u64) -> std::io::Result<()> {
     run.faults.clone_from(&scene.faults);
     (run.holds, run.waits) = evidence.lanes();
     run.writes = evidence.writes();
-    let windows = windows(scene, end);
     let unplanned = scene.unplanned;
     let (found, overlaps) = checkers::all(&evidence, &scene.place, &windows, unplanned);
     if unplanned {

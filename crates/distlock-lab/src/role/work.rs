@@ -167,10 +167,12 @@ impl Worker<'_> {
         let outer = Mine::new(guard, note);
         let inner = self.ask(name, &owner, Some(self.ttl / 2)).await;
         let inner = inner.map(|(guard, note)| {
-            // If the outer one was lost meanwhile, this is a hold of its own.
+            // With another token and the outer one lost meanwhile this is a hold of its own. With the
+            // same token the store let it into the outer one, which may be over by now.
+            let same = guard.token() == outer.guard.token();
             match outer.guard.check() {
-                Ok(()) => note.entered(&guard, &outer.note),
-                Err(_) => note.granted(&guard),
+                Err(_) if !same => note.granted(&guard),
+                _ => note.entered(&guard, &outer.note),
             }
             Mine::new(guard, note)
         });
