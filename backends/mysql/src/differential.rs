@@ -26,19 +26,14 @@ fn long_lines_answer_as_the_specification_does() {
     differential::answers_as_the_specification(Scene::with_long_lines, 200);
 }
 
-#[tokio::test]
-async fn a_full_memory_drops_what_is_over_first() {
-    differential::a_full_memory_drops_what_is_over_first(Scene::new().await).await;
-}
-
-#[tokio::test]
-async fn a_second_revoke_is_told_too() {
-    differential::a_second_revoke_is_told_too(Scene::new().await).await;
-}
-
-#[tokio::test]
-async fn tokens_rise_though_the_clock_falls() {
-    differential::tokens_rise_though_the_clock_falls(Scene::new().await).await;
+// Nobody is passed over for being deaf: a row cannot tell who listens.
+distlock_testkit::differential_examples! { Scene:
+    a_crowd_is_served_in_turn,
+    a_crowd_with_exceptions,
+    a_full_memory_drops_what_is_over_first,
+    a_second_revoke_is_told_too,
+    tokens_rise_though_the_clock_falls,
+    who_confirms_lets_its_owners_others_in,
 }
 
 fn name() -> FullName {
