@@ -33,7 +33,9 @@ const COLLISION: &str = "A lock is a 64-bit number made of its name: two names o
 const LONG: &str = "A held lock is an open transaction: a long hold keeps the server from clearing \
                     away old rows.";
 const SILENT: &str = "The server ends a session that is silent for the TTL, and with it the lock; \
-                      from version 14 on.";
+                      from version 14 on. It counts that on its wall clock: when somebody steps it \
+                      forward, a lock may end early, and its holder learns of it at its next \
+                      renewal; the fence refuses it meanwhile.";
 const SESSION_FAILOVER: &str = "A standby that takes over knows of no session: for up to a TTL the \
                                 holder at the old primary may believe in its lock, and tokens go on \
                                 rising only if the standby had the latest, or its clock is right.";

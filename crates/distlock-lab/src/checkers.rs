@@ -109,9 +109,10 @@ pub(crate) fn all(
             history::Violation::TokenBack { at, .. } | history::Violation::Reentry { at, .. } => {
                 ("C1", Some(*at))
             }
-            history::Violation::OutOfTurn { lock, since, at, .. } => {
-                let stalled = stalls.iter().any(|(l, w)| l == lock && w.meets(*since, *at));
-                if stalled || windows.iter().any(|w| w.meets(*since, *at)) {
+            history::Violation::OutOfTurn { lock, asked, at, .. } => {
+                // Who asked while something was wrong may have been told late where it stands.
+                let stalled = stalls.iter().any(|(l, w)| l == lock && w.meets(*asked, *at));
+                if stalled || windows.iter().any(|w| w.meets(*asked, *at)) {
                     continue;
                 }
                 ("C8", Some(*at))

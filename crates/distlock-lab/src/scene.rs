@@ -522,10 +522,11 @@ impl Scene {
             // serves nobody before it runs again.
             SERVER_KILLED | SERVER_RESTARTED => whole(promises.restart == Survives::TwoHolders),
             FAILOVER => whole(promises.failover == Survives::TwoHolders),
-            // Of a quorum only a minority is moved.
+            // Of a quorum only one is moved, which is enough where a bare majority granted a lock.
+            // PostgreSQL counts by its wall clock how long a session has been silent.
             CLOCK_FORWARD => {
                 let store = self.place.store;
-                whole(store.by_wall_clock() && store.group != Group::Redlock)
+                whole(store.by_wall_clock() || store.group == Group::Postgres)
             }
             // Its connections are ended, then or at last: the server and the holder hear of it at the
             // same moment, and the server may be a little quicker.

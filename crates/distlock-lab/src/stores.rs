@@ -91,7 +91,7 @@ impl Store {
         match self.group {
             // Those that agree count their leases on clocks that nobody steps.
             Group::Files | Group::Memcached | Group::Etcd | Group::Zookeeper => false,
-            // A session's lock ends with the session, whatever time it is.
+            // A session's lock ends with the session.
             Group::Mysql | Group::Postgres => self.family == Family::Lease,
             Group::Redis | Group::Replicated | Group::Redlock => true,
         }

@@ -20,17 +20,19 @@ const RESTART: &str = "A node that restarts without durable data grants nothing 
                        that it lets no second holder in; locks live on at the others.";
 const RESTART_OFF: &str = "The quarantine is off: when a node restarts without durable data, two \
                            holders are possible for up to a TTL, and tokens may repeat.";
-const CLOCK: &str = "Leases run on the nodes' wall clocks: when somebody steps a majority of them \
-                     forward, a lock can pass on before its holder knows; the fence still refuses \
-                     the older one.";
+const CLOCK: &str = "Leases run on the nodes' wall clocks: when somebody steps so many forward that \
+                     the rest of the nodes that granted a lock are no majority (one is enough where \
+                     only a bare majority had granted it), it can pass on before its holder knows; \
+                     the fence still refuses the older one.";
 const FLUSH: &str = "FLUSHALL and keys deleted by hand are found out at the next renewal only.";
 const PLAIN: &str = "Key and value are those of the Redlock recipe, so clients in other languages \
                      exclude us and we them. It has no ordered fence: a resource cannot tell an \
                      older holder from a newer one.";
 const LATE: &str = "The recipe has no tombstones: a request that arrives after it was given up keeps \
                     one node for up to its TTL.";
-const CLOCK_PLAIN: &str = "Leases run on the nodes' wall clocks: when somebody steps a majority of \
-                           them forward, a lock can pass on before its holder knows.";
+const CLOCK_PLAIN: &str = "Leases run on the nodes' wall clocks: when somebody steps so many forward \
+                           that the rest of the nodes that granted a lock are no majority, it can \
+                           pass on before its holder knows.";
 const RESTART_PLAIN: &str = "A node that restarts without durable data grants nothing to us for \
                              max_ttl + 2s; foreign clients do not know of it.";
 

@@ -17,15 +17,19 @@ pub(super) const STORY: Story = Story {
     acts: &[QUARANTINE, TWO_HOLDERS, STANDBY],
 };
 
-/// Longer than a failover takes, so that the lock that was lost outlives it.
 const TTL: u64 = 12;
-const LONG: Setup = Setup { max_ttl: TTL, ..Setup::USUAL };
+/// Longer than a failover takes, whatever the machine, so that the lock that was lost outlives it.
+const LONG: u64 = 30;
 
-const QUARANTINE: Act = story(TTL, replicated, |scene| Box::pin(tell(scene))).on(LONG);
-const TWO_HOLDERS: Act = control("no quarantine", TTL, two_holders, |scene| Box::pin(tell(scene)))
-    .on(Setup { quarantine: false, ..LONG });
-const STANDBY: Act = control("standby", TTL, standby, |scene| Box::pin(tell(scene)))
-    .on(Setup { standby: true, ..LONG });
+const QUARANTINE: Act = story(TTL, replicated, |scene| Box::pin(tell(scene)))
+    .on(Setup { max_ttl: TTL, ..Setup::USUAL });
+const TWO_HOLDERS: Act = control("no quarantine", LONG, two_holders, |scene| Box::pin(tell(scene)))
+    .on(Setup { quarantine: false, max_ttl: LONG, ..Setup::USUAL });
+const STANDBY: Act = control("standby", LONG, standby, |scene| Box::pin(tell(scene))).on(Setup {
+    standby: true,
+    max_ttl: LONG,
+    ..Setup::USUAL
+});
 
 fn replicated(store: Store) -> Option<Expected> {
     ["sentinel", "cluster"].contains(&store.name).then_some(Expected::Clean)

@@ -67,6 +67,8 @@ pub enum Violation {
         passed: String,
         /// By whom.
         by: String,
+        /// When it asked.
+        asked: u64,
         /// Since when it was known to stand in line.
         since: u64,
         /// When the other was granted.
@@ -294,7 +296,8 @@ fn turns(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
         {
             let (passed, by) = (r.who.to_owned(), other.who.to_owned());
             let (lock, at) = (lock.to_owned(), other.granted.unwrap_or(asked));
-            found.push(Violation::OutOfTurn { lock, passed, by, since, at });
+            let asked = r.asked.unwrap_or(since);
+            found.push(Violation::OutOfTurn { lock, passed, by, asked, since, at });
         }
         if let Some(asked) = r.asked
             && youngest.is_none_or(|(_, y)| asked > y)
