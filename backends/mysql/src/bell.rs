@@ -2,15 +2,19 @@
 //!
 //! 1. It has one connection that sleeps inside a statement of the server: its doorbell.
 //! 2. Whoever promotes one of its waiters writes that down in the table of news, in the same
-//!    transaction, and ends the sleep with `KILL QUERY`.
+//!    transaction, and ends the sleep with `KILL QUERY`, just before it commits.
 //! 3. The doorbell wakes, reads its news, hands them out and sleeps again. Its statement looks for
-//!    news before it sleeps, so a ring that comes a moment too early is not lost.
+//!    news before it sleeps, so a ring that comes a moment too early is not lost. Where only one
+//!    waits, a ring can hardly be meant for another: it asks while the news are still read.
+//! 4. What was handed out is cleared away a few at a time, or once nothing happens: each time is a
+//!    commit, which others would wait behind.
 //!
 //! Where the doorbell is, `GET_LOCK` says: the connection has taken a name made of the process's
 //! session, and `IS_USED_LOCK` finds its number, or nothing. A second name on a connection that
 //! never sleeps says whether the process lives: the server misses that one at once.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use distlock_core::lease::{Ears, Wake};
@@ -29,6 +33,10 @@ use crate::trouble::{INTERRUPTED, calling};
 
 /// How long the doorbell sleeps before it shows that it lives.
 const SLEEP: Duration = Duration::from_secs(20);
+/// How long it sleeps while there is something to clear away.
+const NAP: Duration = Duration::from_secs(1);
+/// After so many news they are cleared away.
+const CLEAR: usize = 16;
 /// How much longer than that its answer may take.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long a waiter waits for the doorbell before it makes do without.
@@ -74,9 +82,10 @@ pub(crate) fn ring((session, counts): (&str, bool)) -> String {
     format!("KILL QUERY IF(IS_USED_LOCK('{life}') IS NULL, 0, IS_USED_LOCK('{bell}'))")
 }
 
-/// Ends a process's doorbell.
-pub(crate) fn unhang(session: &str) -> String {
-    format!("KILL CONNECTION IS_USED_LOCK('{}')", bell_sign(session))
+/// Ends a process's doorbell, and clears away what it has not yet.
+pub(crate) fn unhang(session: &str, tables: &Tables) -> String {
+    let (news, bell) = (&tables.news, bell_sign(session));
+    format!("DELETE FROM {news} WHERE session='{session}'; KILL CONNECTION IS_USED_LOCK('{bell}')")
 }
 
 /// What other processes are to be told.
@@ -168,6 +177,8 @@ struct Inner {
     table: String,
     clock: Clock,
     ears: Arc<OnceLock<Ears>>,
+    /// Who of this process stands in line.
+    waiting: Arc<Mutex<HashSet<ReqId>>>,
     state: watch::Sender<State>,
 }
 
@@ -177,7 +188,7 @@ impl Bell {
         session: &str,
         tables: &Tables,
         clock: &Clock,
-        ears: &Arc<OnceLock<Ears>>,
+        (ears, waiting): (&Arc<OnceLock<Ears>>, &Arc<Mutex<HashSet<ReqId>>>),
     ) -> Self {
         Self(Arc::new(Inner {
             door: Door::new(to, Some(bell_sign(session))),
@@ -185,6 +196,7 @@ impl Bell {
             table: tables.news.clone(),
             clock: clock.clone(),
             ears: Arc::clone(ears),
+            waiting: Arc::clone(waiting),
             state: watch::Sender::new(State::Off),
         }))
     }
@@ -263,6 +275,17 @@ impl Inner {
         })
     }
 
+    /// A ring, and only one waits: it is hardly meant for another. If it is, a question was asked for
+    /// nothing.
+    fn ring_the_only_one(&self) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = waiting.iter();
+        if let (Some(req), None, Some(ears)) = (all.next(), all.next(), self.ears.get()) {
+            ears(Wake::Turn(*req));
+        }
+    }
+
+    /// Hands out news until the connection breaks.
     async fn listen(&self, pause: &mut Duration) -> Result<std::convert::Infallible, Error> {
         let mut conn = self.bounded(self.door.open()).await?;
         // Without a view of old rows kept open while it sleeps, which would keep the server from
@@ -274,26 +297,36 @@ impl Inner {
         // What was rung while there was no bell.
         self.ring_all();
         let Self { table, session, .. } = self;
-        let sleep = format!(
-            "SELECT IF(EXISTS(SELECT 1 FROM {table} WHERE session='{session}'), 0, SLEEP({})) AS rung",
-            SLEEP.as_secs()
-        );
-        let read =
-            format!("SELECT id, kind, space, name, req FROM {table} WHERE session='{session}'");
+        // Handed out, but not cleared away. Not kept for the next connection: a server that crashed
+        // may give a number out again that it never wrote down.
+        let mut seen: Vec<String> = Vec::new();
         loop {
-            self.ask(&mut conn, sleep.clone()).await?;
-            let rows = self.ask(&mut conn, read.clone()).await?;
-            let mut seen = Vec::new();
+            // By their numbers: one with a lower number may yet be committed.
+            let ids = seen.join(",");
+            let new = match seen.is_empty() {
+                true => format!("{table} WHERE session='{session}'"),
+                false => format!("{table} WHERE session='{session}' AND id NOT IN ({ids})"),
+            };
+            let length = if seen.is_empty() { SLEEP } else { NAP }.as_secs();
+            let sleep =
+                format!("SELECT IF(EXISTS(SELECT 1 FROM {new}), 0, SLEEP({length})) AS rung");
+            let woken = self.ask(&mut conn, sleep).await?;
+            let slept = woken.first().is_some_and(|row| number(row, "rung").is_ok_and(|n| n == 0));
+            if !slept {
+                self.ring_the_only_one();
+            }
+            let read = format!("SELECT id, kind, space, name, req FROM {new}");
+            let rows = self.ask(&mut conn, read).await?;
             for row in &rows {
                 seen.push(number(row, "id").map_err(|e| calling(e).error)?.to_string());
                 self.hand_out(row).map_err(|e| calling(e).error)?;
             }
-            if !seen.is_empty() {
-                // By their numbers: one with a lower number may yet be committed.
+            if seen.len() >= CLEAR || (rows.is_empty() && !seen.is_empty()) {
                 let ids = seen.join(",");
                 let delete =
                     format!("DELETE FROM {table} WHERE session='{session}' AND id IN ({ids})");
                 self.ask(&mut conn, delete).await?;
+                seen.clear();
             }
         }
     }

@@ -22,6 +22,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_revoked_holder_is_told_by_the_bell", revoked),
     ("a_line_without_doorbells_moves_on", no_bells),
     ("a_row_that_somebody_keeps_locked_costs_no_other_lock", kept_row),
+    ("news_are_told_once_and_cleared_away", news),
     ("a_closed_store_leaves_no_connection", closed),
 ];
 
@@ -276,6 +277,36 @@ fn kept_row() {
         Clock::system().sleep(ms(15_000)).await;
         assert!(held[1].check().is_err(), "nobody could renew it");
         assert!(held[0].check().is_ok() && held[2].check().is_ok());
+    });
+}
+
+/// Twenty turns of each of two processes, more than are cleared away at once; then what is left
+/// goes after a moment's rest, and with the end of the process.
+fn news() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let (one, other) = (client(&server, "").await, client(&server, "").await);
+        let count = "SELECT COUNT(*) FROM distlock_news";
+        let mut held = take(&one, "a", LONG).await;
+        for round in 0..40 {
+            let lock = if round % 2 == 0 { &other } else { &one }.lock("a").ttl(LONG);
+            let waiting = task(async move { lock.acquire().await });
+            line_of(&one, "a", 1).await;
+            give_back(held).await;
+            held = soon("its turn", waiting).await.unwrap().unwrap();
+        }
+        // What it has heard of twenty turns, and of being waited for twenty times.
+        let left: u32 = ask(&server, count).trim().parse().unwrap();
+        assert!(left < 60, "{left} are kept");
+        until("nothing is left", async || ask(&server, count).trim() == "0").await;
+        let lock = other.lock("a").ttl(LONG);
+        let waiting = task(async move { lock.acquire().await });
+        line_of(&one, "a", 1).await;
+        give_back(held).await;
+        give_back(soon("its turn", waiting).await.unwrap().unwrap()).await;
+        one.close().await;
+        other.close().await;
+        assert_eq!(ask(&server, count).trim(), "0");
     });
 }
 
