@@ -1,6 +1,10 @@
 //! How a process is told that one of its waiters' turn has come, without asking all the time.
 //!
-//! 1. It has one connection that sleeps inside a statement of the server: its doorbell.
+//! 1. It has one connection that sleeps inside a statement of the server: its doorbell. It sleeps in
+//!    `GET_LOCK`, for a name that another connection of the process has taken for good. Not in
+//!    `SLEEP`: all who sleep there share one mutex, and one who is woken keeps it while it asks
+//!    whether it was killed, which it cannot learn while a second ring is at it. The ring gives up
+//!    after two seconds, and meanwhile nobody else can be rung (MariaDB).
 //! 2. Whoever promotes one of its waiters writes that down in the table of news, in the same
 //!    transaction, and ends the sleep with `KILL QUERY`, just before it commits.
 //! 3. The doorbell wakes, reads its news, hands them out and sleeps again. Its statement looks for
@@ -70,6 +74,11 @@ pub(crate) fn life_sign(session: &str) -> String {
 /// The name that a process's doorbell has taken.
 fn bell_sign(session: &str) -> String {
     format!("dl:b:{session}")
+}
+
+/// The name that the doorbell sleeps for; the connection with the sign of life has it.
+pub(crate) fn pillow(session: &str) -> String {
+    format!("dl:p:{session}")
 }
 
 /// Rings a process's doorbell; fails when it has none, or, where it counts, when it is gone though
@@ -300,6 +309,8 @@ impl Inner {
         // Handed out, but not cleared away. Not kept for the next connection: a server that crashed
         // may give a number out again that it never wrote down.
         let mut seen: Vec<String> = Vec::new();
+        let asleep = |seconds| format!("GET_LOCK('{}', {seconds})", pillow(session));
+        let mut awake = false;
         loop {
             // By their numbers: one with a lower number may yet be committed.
             let ids = seen.join(",");
@@ -308,11 +319,15 @@ impl Inner {
                 false => format!("{table} WHERE session='{session}' AND id NOT IN ({ids})"),
             };
             let length = if seen.is_empty() { SLEEP } else { NAP }.as_secs();
-            let sleep =
-                format!("SELECT IF(EXISTS(SELECT 1 FROM {new}), 0, SLEEP({length})) AS rung");
+            let bed = if awake { format!("SLEEP({})", NAP.as_secs()) } else { asleep(length) };
+            let sleep = format!("SELECT IF(EXISTS(SELECT 1 FROM {new}), 0, {bed}) AS rung");
             let woken = self.ask(&mut conn, sleep).await?;
-            let slept = woken.first().is_some_and(|row| number(row, "rung").is_ok_and(|n| n == 0));
-            if !slept {
+            let rung = woken.first().and_then(|row| number(row, "rung").ok());
+            // The other connection is away: until it is back this one has to make do with a nap.
+            awake = !awake && rung == Some(1);
+            if awake {
+                self.ask(&mut conn, format!("DO RELEASE_LOCK('{}')", pillow(session))).await?;
+            } else if rung != Some(0) {
                 self.ring_the_only_one();
             }
             let read = format!("SELECT id, kind, space, name, req FROM {new}");

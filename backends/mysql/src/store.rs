@@ -28,7 +28,7 @@ use distlock_core::{Clock, Error, FullName, Kind, LockInfo, ReqId, Store, Token,
 use distlock_sql::{Crowds, Lane};
 use tokio::sync::Semaphore;
 
-use crate::bell::{Bell, life_sign, session, tell, unhang};
+use crate::bell::{Bell, life_sign, pillow, session, tell, unhang};
 use crate::door::Door;
 use crate::fast::{self, Fast};
 use crate::ledger::{Collisions, Ledger, Played};
@@ -91,13 +91,11 @@ impl Mysql {
         let Target { to, options, tables, site } = target;
         let (clock, session) = (Clock::system(), session()?);
         let (ears, waiting) = <(Arc<OnceLock<Ears>>, Arc<Mutex<HashSet<ReqId>>>)>::default();
-        let lane = |sign| {
-            let door = Arc::new(Door::new(to.clone(), sign));
-            Lane::new(door, clock.clone(), options.timeout, 1)
-        };
+        let lane = |door| Lane::new(Arc::new(door), clock.clone(), options.timeout, 1);
+        let life = Door::new(to.clone(), Some(life_sign(&session))).with_pillow(pillow(&session));
         let inner = Inner {
-            front: lane(None),
-            back: Arc::new(lane(Some(life_sign(&session)))),
+            front: lane(Door::new(to.clone(), None)),
+            back: Arc::new(lane(life)),
             bell: Bell::new(to.clone(), &session, &tables, &clock, (&ears, &waiting)),
             fast: Arc::new(Fast::new(&tables)),
             ledger: Arc::new(Ledger {
