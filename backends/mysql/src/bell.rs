@@ -1,16 +1,24 @@
 //! How a process is told that one of its waiters' turn has come, without asking all the time.
 //!
-//! 1. It has one connection that sleeps inside a statement of the server: its doorbell.
+//! 1. It has one connection that sleeps inside a statement of the server: its doorbell. It sleeps in
+//!    `GET_LOCK`, for a name that another connection of the process has taken for good. Not in
+//!    `SLEEP`: all who sleep there share one mutex, and one who is woken keeps it while it asks
+//!    whether it was killed, which it cannot learn while a second ring is at it. The ring gives up
+//!    after two seconds, and meanwhile nobody else can be rung (MariaDB).
 //! 2. Whoever promotes one of its waiters writes that down in the table of news, in the same
-//!    transaction, and ends the sleep with `KILL QUERY`.
+//!    transaction, and ends the sleep with `KILL QUERY`, just before it commits.
 //! 3. The doorbell wakes, reads its news, hands them out and sleeps again. Its statement looks for
-//!    news before it sleeps, so a ring that comes a moment too early is not lost.
+//!    news before it sleeps, so a ring that comes a moment too early is not lost. Where only one
+//!    waits, a ring can hardly be meant for another: it asks while the news are still read.
+//! 4. What was handed out is cleared away a few at a time, or once nothing happens: each time is a
+//!    commit, which others would wait behind.
 //!
 //! Where the doorbell is, `GET_LOCK` says: the connection has taken a name made of the process's
 //! session, and `IS_USED_LOCK` finds its number, or nothing. A second name on a connection that
 //! never sleeps says whether the process lives: the server misses that one at once.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use distlock_core::lease::{Ears, Wake};
@@ -29,6 +37,10 @@ use crate::trouble::{INTERRUPTED, calling};
 
 /// How long the doorbell sleeps before it shows that it lives.
 const SLEEP: Duration = Duration::from_secs(20);
+/// How long it sleeps while there is something to clear away.
+const NAP: Duration = Duration::from_secs(1);
+/// After so many news they are cleared away.
+const CLEAR: usize = 16;
 /// How much longer than that its answer may take.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long a waiter waits for the doorbell before it makes do without.
@@ -64,6 +76,11 @@ fn bell_sign(session: &str) -> String {
     format!("dl:b:{session}")
 }
 
+/// The name that the doorbell sleeps for; the connection with the sign of life has it.
+pub(crate) fn pillow(session: &str) -> String {
+    format!("dl:p:{session}")
+}
+
 /// Rings a process's doorbell; fails when it has none, or, where it counts, when it is gone though
 /// its doorbell has not been missed yet.
 pub(crate) fn ring((session, counts): (&str, bool)) -> String {
@@ -74,9 +91,10 @@ pub(crate) fn ring((session, counts): (&str, bool)) -> String {
     format!("KILL QUERY IF(IS_USED_LOCK('{life}') IS NULL, 0, IS_USED_LOCK('{bell}'))")
 }
 
-/// Ends a process's doorbell.
-pub(crate) fn unhang(session: &str) -> String {
-    format!("KILL CONNECTION IS_USED_LOCK('{}')", bell_sign(session))
+/// Ends a process's doorbell, and clears away what it has not yet.
+pub(crate) fn unhang(session: &str, tables: &Tables) -> String {
+    let (news, bell) = (&tables.news, bell_sign(session));
+    format!("DELETE FROM {news} WHERE session='{session}'; KILL CONNECTION IS_USED_LOCK('{bell}')")
 }
 
 /// What other processes are to be told.
@@ -168,6 +186,8 @@ struct Inner {
     table: String,
     clock: Clock,
     ears: Arc<OnceLock<Ears>>,
+    /// Who of this process stands in line.
+    waiting: Arc<Mutex<HashSet<ReqId>>>,
     state: watch::Sender<State>,
 }
 
@@ -177,7 +197,7 @@ impl Bell {
         session: &str,
         tables: &Tables,
         clock: &Clock,
-        ears: &Arc<OnceLock<Ears>>,
+        (ears, waiting): (&Arc<OnceLock<Ears>>, &Arc<Mutex<HashSet<ReqId>>>),
     ) -> Self {
         Self(Arc::new(Inner {
             door: Door::new(to, Some(bell_sign(session))),
@@ -185,6 +205,7 @@ impl Bell {
             table: tables.news.clone(),
             clock: clock.clone(),
             ears: Arc::clone(ears),
+            waiting: Arc::clone(waiting),
             state: watch::Sender::new(State::Off),
         }))
     }
@@ -263,6 +284,17 @@ impl Inner {
         })
     }
 
+    /// A ring, and only one waits: it is hardly meant for another. If it is, a question was asked for
+    /// nothing.
+    fn ring_the_only_one(&self) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = waiting.iter();
+        if let (Some(req), None, Some(ears)) = (all.next(), all.next(), self.ears.get()) {
+            ears(Wake::Turn(*req));
+        }
+    }
+
+    /// Hands out news until the connection breaks.
     async fn listen(&self, pause: &mut Duration) -> Result<std::convert::Infallible, Error> {
         let mut conn = self.bounded(self.door.open()).await?;
         // Without a view of old rows kept open while it sleeps, which would keep the server from
@@ -274,26 +306,42 @@ impl Inner {
         // What was rung while there was no bell.
         self.ring_all();
         let Self { table, session, .. } = self;
-        let sleep = format!(
-            "SELECT IF(EXISTS(SELECT 1 FROM {table} WHERE session='{session}'), 0, SLEEP({})) AS rung",
-            SLEEP.as_secs()
-        );
-        let read =
-            format!("SELECT id, kind, space, name, req FROM {table} WHERE session='{session}'");
+        // Handed out, but not cleared away. Not kept for the next connection: a server that crashed
+        // may give a number out again that it never wrote down.
+        let mut seen: Vec<String> = Vec::new();
+        let asleep = |seconds| format!("GET_LOCK('{}', {seconds})", pillow(session));
+        let mut awake = false;
         loop {
-            self.ask(&mut conn, sleep.clone()).await?;
-            let rows = self.ask(&mut conn, read.clone()).await?;
-            let mut seen = Vec::new();
+            // By their numbers: one with a lower number may yet be committed.
+            let ids = seen.join(",");
+            let new = match seen.is_empty() {
+                true => format!("{table} WHERE session='{session}'"),
+                false => format!("{table} WHERE session='{session}' AND id NOT IN ({ids})"),
+            };
+            let length = if seen.is_empty() { SLEEP } else { NAP }.as_secs();
+            let bed = if awake { format!("SLEEP({})", NAP.as_secs()) } else { asleep(length) };
+            let sleep = format!("SELECT IF(EXISTS(SELECT 1 FROM {new}), 0, {bed}) AS rung");
+            let woken = self.ask(&mut conn, sleep).await?;
+            let rung = woken.first().and_then(|row| number(row, "rung").ok());
+            // The other connection is away: until it is back this one has to make do with a nap.
+            awake = !awake && rung == Some(1);
+            if awake {
+                self.ask(&mut conn, format!("DO RELEASE_LOCK('{}')", pillow(session))).await?;
+            } else if rung != Some(0) {
+                self.ring_the_only_one();
+            }
+            let read = format!("SELECT id, kind, space, name, req FROM {new}");
+            let rows = self.ask(&mut conn, read).await?;
             for row in &rows {
                 seen.push(number(row, "id").map_err(|e| calling(e).error)?.to_string());
                 self.hand_out(row).map_err(|e| calling(e).error)?;
             }
-            if !seen.is_empty() {
-                // By their numbers: one with a lower number may yet be committed.
+            if seen.len() >= CLEAR || (rows.is_empty() && !seen.is_empty()) {
                 let ids = seen.join(",");
                 let delete =
                     format!("DELETE FROM {table} WHERE session='{session}' AND id IN ({ids})");
                 self.ask(&mut conn, delete).await?;
+                seen.clear();
             }
         }
     }

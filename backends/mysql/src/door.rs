@@ -28,17 +28,25 @@ pub(crate) struct Door {
     to: MySqlConnectOptions,
     /// Taken by `GET_LOCK` for as long as a connection lives: others see by it whether it does.
     sign: Option<String>,
+    /// Taken likewise, for the doorbell to wait for.
+    pillow: Option<String>,
 }
 
 impl Door {
     pub(crate) fn new(to: MySqlConnectOptions, sign: Option<String>) -> Self {
-        Self { to, sign }
+        Self { to, sign, pillow: None }
     }
 
-    async fn take(conn: &mut MySqlConnection, sign: &str) -> Result<(), Error> {
+    /// With another name to be taken.
+    pub(crate) fn with_pillow(self, pillow: String) -> Self {
+        Self { pillow: Some(pillow), ..self }
+    }
+
+    /// Takes a name; whoever has it is first given so many seconds to leave it.
+    async fn take(conn: &mut MySqlConnection, sign: &str, patience: u32) -> Result<(), Error> {
         let get = |wait: u32| format!("SELECT GET_LOCK('{sign}', {wait}) = 1 AS got");
-        for last in [false, true] {
-            let given = run(conn, get(u32::from(last))).await.map_err(|e| calling(e).error)?;
+        for (last, wait) in [(false, patience), (true, 1)] {
+            let given = run(conn, get(wait)).await.map_err(|e| calling(e).error)?;
             let row = given.first().and_then(|g| g.rows.first());
             let got = row.is_some_and(|r| crate::sql::number(r, "got").unwrap_or(0) == 1);
             if got {
@@ -65,7 +73,11 @@ impl Opens for Door {
         let settings = format!("{SETTINGS}; SET SESSION innodb_lock_wait_timeout={wait}");
         run(&mut conn, settings).await.map_err(opening)?;
         if let Some(sign) = &self.sign {
-            Self::take(&mut conn, sign).await?;
+            Self::take(&mut conn, sign, 0).await?;
+        }
+        if let Some(pillow) = &self.pillow {
+            // The doorbell may just have got it itself, and lets go of it at once.
+            Self::take(&mut conn, pillow, 1).await?;
         }
         Ok(conn)
     }

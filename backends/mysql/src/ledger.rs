@@ -4,7 +4,7 @@
 //!    trip. Everything that writes to a lock's line holds this lock, so nothing else can deadlock,
 //!    and what was read stays true.
 //! 2. Run [`LockState::step`] as it is.
-//! 3. Write what changed, commit, and ring the bell of whoever was promoted: one round trip.
+//! 3. Write what changed, ring the bell of whoever was promoted, and commit: one round trip.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -170,7 +170,6 @@ impl Ledger {
             sql += &change;
         }
         sql += &news.insert(tables, lock, now);
-        sql += "; COMMIT";
         let unheard = self.commit(conn, &sql, &news).await?;
         Ok(Played { replies, ours, unheard })
     }
@@ -194,35 +193,48 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes, commits and rings; says who could not be rung.
+    /// Writes, rings and commits; says who could not be rung.
+    ///
+    /// The ring comes before the commit, whose sync it need not wait for: who is rung asks with a
+    /// look at this very row, which the server answers once the commit is through. Should that
+    /// fail, it asked for nothing.
     async fn commit(
         &self,
         conn: &mut MySqlConnection,
         sql: &str,
         news: &News,
     ) -> Result<Vec<ReqId>, Fault> {
-        let bells = news.bells();
-        let statements = sql.matches(';').count() + 1;
-        // The usual hand-over rings one bell: in the same round trip as the commit.
-        let mut sql = format!("{sql}; {END}");
-        if let [one] = bells.as_slice() {
-            sql = format!("{sql}; {}", ring(*one));
-        }
-        let (given, failed) = run_far(conn, sql).await;
-        let mut silent = Vec::new();
+        let (bells, end) = (news.bells(), format!("COMMIT; {END}"));
+        let [one] = bells.as_slice() else {
+            run(conn, format!("{sql}; {end}")).await?;
+            return Ok(news.turns_of(&Self::ring_all(conn, bells).await));
+        };
+        // The usual hand-over rings one bell: all in one round trip.
+        let before = sql.matches(';').count() + 1;
+        let (given, failed) = run_far(conn, format!("{sql}; {}; {end}", ring(*one))).await;
         match failed {
-            None => {}
-            Some(_) if given.len() >= statements => silent.extend(bells.first().copied()),
-            Some(e) => return Err(e.into()),
+            None => Ok(Vec::new()),
+            // Nothing but the ring has failed, and what follows it was not done.
+            Some(e) if given.len() == before && number(&e).is_some() => {
+                run(conn, end).await?;
+                Ok(news.turns_of(&[*one]))
+            }
+            Some(e) => Err(e.into()),
         }
-        if bells.len() > 1 {
-            for bell in bells {
-                if run(conn, ring(bell)).await.is_err() {
-                    silent.push(bell);
-                }
+    }
+
+    /// Rings several; those that could not be.
+    async fn ring_all<'b>(
+        conn: &mut MySqlConnection,
+        bells: Vec<(&'b str, bool)>,
+    ) -> Vec<(&'b str, bool)> {
+        let mut silent = Vec::new();
+        for bell in bells {
+            if run(conn, ring(bell)).await.is_err() {
+                silent.push(bell);
             }
         }
-        Ok(news.turns_of(&silent))
+        silent
     }
 }
 

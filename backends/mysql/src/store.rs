@@ -25,10 +25,10 @@ use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
 use distlock_core::state::{Claim, Op, Pulse, Reply, answer};
 use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, Error, FullName, Kind, LockInfo, ReqId, Store, Token, engine};
-use distlock_sql::Lane;
+use distlock_sql::{Crowds, Lane};
 use tokio::sync::Semaphore;
 
-use crate::bell::{Bell, life_sign, session, tell, unhang};
+use crate::bell::{Bell, life_sign, pillow, session, tell, unhang};
 use crate::door::Door;
 use crate::fast::{self, Fast};
 use crate::ledger::{Collisions, Ledger, Played};
@@ -60,7 +60,9 @@ struct Inner {
     bell: Bell,
     ears: Arc<OnceLock<Ears>>,
     /// Who is in line: no use in trying the short way with them.
-    waiting: Mutex<HashSet<ReqId>>,
+    waiting: Arc<Mutex<HashSet<ReqId>>>,
+    /// Nor in trying to give back a lock the short way that others wait for.
+    crowds: Crowds,
     /// Whether everybody who waits was last heard with an address to be called up at.
     called: AtomicBool,
     /// How many acquires are made ready at once.
@@ -87,15 +89,14 @@ impl Mysql {
     pub(crate) async fn at(target: Target) -> Result<Self, Error> {
         let durable = target.greet().await?;
         let Target { to, options, tables, site } = target;
-        let (clock, session, ears) = (Clock::system(), session()?, Arc::default());
-        let lane = |sign| {
-            let door = Arc::new(Door::new(to.clone(), sign));
-            Lane::new(door, clock.clone(), options.timeout, 1)
-        };
+        let (clock, session) = (Clock::system(), session()?);
+        let (ears, waiting) = <(Arc<OnceLock<Ears>>, Arc<Mutex<HashSet<ReqId>>>)>::default();
+        let lane = |door| Lane::new(Arc::new(door), clock.clone(), options.timeout, 1);
+        let life = Door::new(to.clone(), Some(life_sign(&session))).with_pillow(pillow(&session));
         let inner = Inner {
-            front: lane(None),
-            back: Arc::new(lane(Some(life_sign(&session)))),
-            bell: Bell::new(to.clone(), &session, &tables, &clock, &ears),
+            front: lane(Door::new(to.clone(), None)),
+            back: Arc::new(lane(life)),
+            bell: Bell::new(to.clone(), &session, &tables, &clock, (&ears, &waiting)),
             fast: Arc::new(Fast::new(&tables)),
             ledger: Arc::new(Ledger {
                 tables,
@@ -104,7 +105,8 @@ impl Mysql {
                 short: line::SHORT,
             }),
             ears,
-            waiting: Mutex::default(),
+            waiting,
+            crowds: Crowds::new(clock.clone()),
             called: AtomicBool::new(true),
             room: Semaphore::new(ROOM),
             sweep: sweep::Pace::default(),
@@ -209,6 +211,7 @@ impl Inner {
         let claim = Claim::of(ask, session);
         self.bell.start();
         if let Some(reply) = self.take(ask, &claim).await? {
+            self.crowds.hear(&ask.lock, &reply);
             return Ok(reply);
         }
         // Only who will be called up stands in line with an address.
@@ -220,6 +223,7 @@ impl Inner {
         let claim = Claim { via: via.clone(), ..claim };
         let op = Op::Acquire { claim, wait };
         let reply = only(self.play(&ask.lock, vec![op], via).await?)?;
+        self.crowds.hear(&ask.lock, &reply);
         let mut waiting = lock(&self.waiting);
         match reply {
             Reply::Waiting { .. } => drop(waiting.insert(ask.req)),
@@ -344,16 +348,19 @@ impl LeaseStore for Mysql {
     async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
         let inner = &self.inner;
         let (fast, mine) = (Arc::clone(&inner.fast), key.clone());
-        let freed = inner.lane().call(move |conn| {
-            let (fast, mine) = (Arc::clone(&fast), mine.clone());
-            Box::pin(async move { fast.release(conn, &mine).await })
-        });
-        let freed = freed.await.map_err(self.told("release", &key.lock))?;
+        let freed = !inner.crowds.lately(&key.lock) && {
+            let freed = inner.lane().call(move |conn| {
+                let (fast, mine) = (Arc::clone(&fast), mine.clone());
+                Box::pin(async move { fast.release(conn, &mine).await })
+            });
+            freed.await.map_err(self.told("release", &key.lock))?
+        };
+        let reply = match freed {
+            true => Reply::Released,
+            false => self.one("release", &key.lock, Op::Release { req: key.req }).await?,
+        };
         inner.sweep.step(&inner.back, &inner.ledger.tables, &self.clock);
-        if freed {
-            return Ok(Released::Released);
-        }
-        answer::released(self.one("release", &key.lock, Op::Release { req: key.req }).await?)
+        answer::released(reply)
     }
 
     async fn cancel(&self, key: &Key) -> Result<(), Error> {
@@ -387,9 +394,10 @@ impl LeaseStore for Mysql {
     async fn close(&self) {
         if self.inner.bell.close() {
             // Or its connection sleeps on for as long as the server does not miss us.
-            let session = self.inner.ledger.session.clone();
+            let Ledger { session, tables, .. } = &*self.inner.ledger;
+            let sql = unhang(session, tables);
             let ended = self.inner.front.call(move |conn| {
-                let sql = unhang(&session);
+                let sql = sql.clone();
                 Box::pin(async move { run(conn, sql).await.map(drop).map_err(calling) })
             });
             let _ = ended.await;

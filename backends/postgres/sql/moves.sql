@@ -283,7 +283,8 @@ BEGIN
 END $$;
 
 -- Extends holds that still live: one row for each, in order; never brings back one that has ended.
--- What is left and how many wait; or -1 gone, -2 taken away. Locks in the order of their names.
+-- What is left and how many wait; or -1 gone, -2 taken away. Locks in the order of their names. A row
+-- that somebody keeps locked is not waited for as long as for other moves: the rest must not expire.
 CREATE OR REPLACE FUNCTION distlock.renew(
   p_spaces text[], p_names text[], p_reqs bytea[], p_ttls bigint[],
   OUT time_left bigint, OUT waiters int)
@@ -294,6 +295,7 @@ DECLARE
   h distlock.hold;
   r record;
 BEGIN
+  PERFORM set_config('lock_timeout', '1s', true);
   FOR i IN 1 .. cardinality(p_reqs) LOOP
     l := distlock.start(p_spaces[i], p_names[i]);
     n := distlock.now_us();
@@ -372,8 +374,7 @@ BEGIN
           released = k.released[greatest(1, cardinality(k.released) - 6):] || p_req,
           released_until = k.released_until[greatest(1, cardinality(k.released) - 6):] || n + 60000000
         WHERE k.space = p_space AND k.name = p_name;
-        PERFORM distlock.tell(w.via, 't', w.req, l);
-        PERFORM distlock.need_not_last();
+        PERFORM distlock.tell(w.via, 't', w.req, l), distlock.need_not_last();
         RETURN 4;
       END IF;
     END IF;

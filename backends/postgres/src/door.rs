@@ -16,6 +16,8 @@ use crate::trouble::{refusal, standby, trouble};
 /// * no limit but ours ends a statement, a rest or a transaction (some are newer than the server);
 /// * rows are found by their index: our tables are small and often rewritten, and what the planner
 ///   takes for the better way, and keeps, costs each call up to a fifth;
+/// * statements are planned once: one that looks cheaper for some values is otherwise planned at
+///   every call, which costs more than it saves;
 /// * a client that is gone is noticed within seconds.
 pub(crate) const OURS: &str = "SET search_path = pg_catalog, pg_temp; \
     SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
@@ -24,6 +26,8 @@ pub(crate) const OURS: &str = "SET search_path = pg_catalog, pg_temp; \
       WHERE current_setting(s, true) <> '0'; \
     SELECT set_config(s, 'off', false) FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'jit']) s \
       WHERE current_setting(s, true) = 'on'; \
+    SELECT set_config('plan_cache_mode', 'force_generic_plan', false) \
+      WHERE current_setting('plan_cache_mode', true) <> 'force_generic_plan'; \
     SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
     SET tcp_user_timeout = 10000";
 /// And a grant is on disk before it is told.

@@ -10,7 +10,7 @@ use distlock_core::{Error, Kind};
 /// The layout of the tables this build reads and writes.
 pub(crate) const TABLES: i32 = 1;
 /// The revision of the functions this build brings along.
-pub(crate) const CODE: i32 = 4;
+pub(crate) const CODE: i32 = 5;
 
 /// Whoever makes or changes tables holds this advisory lock, one at a time: "distlock" in numbers.
 pub(crate) const DDL: i64 = 0x6469_7374_6c6f_636b;

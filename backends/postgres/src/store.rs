@@ -29,6 +29,7 @@ use crate::look;
 use crate::moves::{self, BATCH};
 use crate::options::PostgresOptions;
 use crate::statements::Statements;
+use crate::trouble::is_kept;
 
 /// A promotion lasts a second unless it is confirmed.
 const CONFIRMED: Duration = Duration::from_millis(1050);
@@ -117,6 +118,22 @@ impl Postgres {
         });
     }
 
+    async fn renew_at_once(&self, due: &[Due]) -> Result<Vec<Reply>, Error> {
+        let (say, due): (_, Arc<[Due]>) = (self.say.clone(), due.into());
+        call!(self.lane(), [say, due], conn, moves::renew(conn, &say, &due)).await
+    }
+
+    async fn renew_each(&self, due: &[Due]) -> Vec<Result<Reply, Error>> {
+        let mut replies = Vec::with_capacity(due.len());
+        for one in due.chunks(1) {
+            match self.renew_at_once(one).await {
+                Ok(reply) => replies.extend(reply.into_iter().map(Ok)),
+                Err(e) => replies.push(Err(e)),
+            }
+        }
+        replies
+    }
+
     fn lane(&self) -> &Lane<Door> {
         if engine::on_library_thread() { &self.back } else { &self.front }
     }
@@ -191,10 +208,10 @@ impl LeaseStore for Postgres {
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
         let mut renewals = Vec::with_capacity(due.len());
         for batch in due.chunks(BATCH) {
-            let (say, due): (_, Arc<[Due]>) = (self.say.clone(), batch.into());
-            let call = call!(self.lane(), [say, due], conn, moves::renew(conn, &say, &due));
-            let replies: Vec<Result<Reply, Error>> = match call.await {
+            let replies = match self.renew_at_once(batch).await {
                 Ok(replies) => replies.into_iter().map(Ok).collect(),
+                // One row that somebody keeps locked: the others of the batch are not to expire.
+                Err(e) if is_kept(&e) && batch.len() > 1 => self.renew_each(batch).await,
                 Err(e) => vec![Err(e); batch.len()],
             };
             let told = |(reply, d): (Result<_, Error>, &Due)| {

@@ -75,6 +75,12 @@ fn is(e: &sqlx::Error, code: &str) -> bool {
     e.as_database_error().and_then(|e| e.code()).is_some_and(|c| c == code)
 }
 
+/// Whether somebody kept a row locked for longer than we wait.
+pub(crate) fn is_kept(e: &Error) -> bool {
+    let cause = std::error::Error::source(e).and_then(|e| e.downcast_ref());
+    cause.is_some_and(|e| is(e, "55P03"))
+}
+
 /// Whether the server ended the session with this answer.
 pub(crate) fn ends_session(e: &sqlx::Error) -> bool {
     let code = e.as_database_error().and_then(|e| e.code());

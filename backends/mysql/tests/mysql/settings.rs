@@ -117,7 +117,7 @@ fn limited() {
         let waiting = task(async move { lock.acquire().await });
         let bells = || {
             let sleeping = "SELECT ID FROM information_schema.PROCESSLIST \
-                            WHERE INFO LIKE '%SLEEP(%' AND ID <> CONNECTION_ID() ORDER BY ID";
+                            WHERE INFO LIKE '%) AS rung' AND ID <> CONNECTION_ID() ORDER BY ID";
             ask(&server, sleeping)
         };
         until("two doorbells", async || bells().lines().count() == 2).await;

@@ -1,9 +1,12 @@
 //! The tables: made once, refused when newer, swept, and nobody's name is too odd for them.
 
+use std::time::Duration;
+
 use distlock_core::Kind;
 use distlock_testkit::servers::Postgres;
+use sqlx::{Connection, Executor, PgConnection};
 
-use crate::kit::{LONG, Named, client, connect, give_back, run, sql, take_for, url};
+use crate::kit::{LONG, Named, client, connect, give_back, run, soon, sql, take_for, url};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("tables_of_a_newer_layout_are_refused_and_left_alone", newer),
@@ -12,6 +15,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("what_nobody_needs_any_more_is_swept", swept),
     ("any_name_is_a_lock_of_its_own", names),
     ("calls_of_a_process_take_three_connections", connections),
+    ("a_row_that_somebody_keeps_locked_costs_no_other_lock", kept_row),
 ];
 
 fn newer() {
@@ -138,5 +142,27 @@ fn connections() {
             crate::kit::soon("its turn", one).await.unwrap();
         }
         assert_eq!(sql(&server, ours).await, "3");
+    });
+}
+
+/// Somebody's transaction keeps the row of one lock: others of the same process are renewed.
+fn kept_row() {
+    run(async {
+        let server = Postgres::new().start().await.unwrap();
+        let locks = client(&server, "").await;
+        let ttl = Duration::from_secs(10);
+        let held = [
+            take_for(&locks, "a", ttl).await,
+            take_for(&locks, "b", ttl).await,
+            take_for(&locks, "c", ttl).await,
+        ];
+        let to = format!("postgres://postgres@{}/postgres", server.addr());
+        let mut other = PgConnection::connect(&to).await.unwrap();
+        let mut tx = other.begin().await.unwrap();
+        let keep = "SELECT FROM distlock.lock WHERE space = '' AND name = 'b' FOR UPDATE";
+        assert_eq!(tx.execute(keep).await.unwrap().rows_affected(), 1);
+        // By then the first would be lost too, were it not renewed.
+        soon("nobody could renew it", held[1].lost()).await;
+        assert!(held[0].check().is_ok() && held[2].check().is_ok());
     });
 }
