@@ -542,6 +542,15 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         test: "a_curator_mutex_and_ours_exclude_each_other",
     },
     Mutation {
+        name: "zookeeper: a join that forgets its first attempt",
+        file: "backends/zookeeper/src/join.rs",
+        old: "let mut again = self.recall(&ask.req).is_some();",
+        new: "let mut again = false;",
+        package: "distlock-zookeeper",
+        target: "zookeeper",
+        test: "a_request_joined_again_is_one_entry",
+    },
+    Mutation {
         name: "zookeeper: an heir called that was not there",
         file: "backends/zookeeper/src/leave.rs",
         old: "                drop(call);\n",
