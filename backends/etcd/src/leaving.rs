@@ -24,16 +24,24 @@ use crate::wire::proto::{Done, KeyValue, TxnResponse};
 use crate::wire::trouble::Fault;
 use crate::wire::watches::Watches;
 
-/// What was there until now.
+/// How an entry was found by the write that took it away.
 pub(crate) struct Left {
-    kv: Option<KeyValue>,
+    found: Found,
     /// An earlier attempt may have taken it away.
     doubt: bool,
 }
 
+enum Found {
+    /// As it was made.
+    Untouched,
+    /// Like this.
+    Like(KeyValue),
+    Nothing,
+}
+
 impl Left {
     fn of(Answer { said, doubt }: Answer<TxnResponse>) -> Self {
-        Self { kv: txn::deleted(said), doubt }
+        Self { found: txn::deleted(said).map_or(Found::Nothing, Found::Like), doubt }
     }
 }
 
@@ -85,9 +93,10 @@ pub(crate) async fn leave(
     let ours = leaving.is_some_and(|l| l.sound && (l.doubt || left.doubt));
     // One that was made by a late duplicate after ours was gone is none of ours.
     let same = |kv: &KeyValue| place.is_none_or(|p| p.created == kv.create_revision);
-    Ok(match left.kv {
-        Some(kv) if same(&kv) && !revoked(&kv) => Released::Released,
-        None if ours => Released::Released,
+    Ok(match left.found {
+        Found::Untouched => Released::Released,
+        Found::Like(kv) if same(&kv) && !revoked(&kv) => Released::Released,
+        Found::Nothing if ours => Released::Released,
         _ => Released::WasLost,
     })
 }
@@ -123,8 +132,18 @@ async fn go(client: &Arc<Client>, key: &Key, place: &Place) -> Result<Left, Faul
         }
         return Ok(Left::of(answer));
     }
+    let leave = txn::leave_untouched(&place.key, place.created);
+    let Answer { said, doubt } = client.together.write(&key.lock, leave).await?;
+    if said.succeeded {
+        return Ok(Left { found: Found::Untouched, doubt });
+    }
+    // Marked, or gone: perhaps by an attempt of this very write.
+    if doubt {
+        client.entries.left_in_doubt(&key.req);
+    }
     let leave = txn::leave(&place.key, place.created);
-    Ok(Left::of(client.together.write(&key.lock, leave).await?))
+    let left = Left::of(client.together.write(&key.lock, leave).await?);
+    Ok(Left { doubt: doubt || left.doubt, ..left })
 }
 
 /// The next in line, if it is of this client and its lease need not be kept just now.

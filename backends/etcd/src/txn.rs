@@ -25,6 +25,7 @@ fn nobody(lock: &FullName) -> Compare {
     Compare { range_end: keys::after(&prefix), ..created(&prefix, 0) }
 }
 
+/// The last write to a key was of this revision.
 fn unchanged(key: &str, revision: i64) -> Compare {
     let with = Some(With::ModRevision(revision));
     Compare { result: 0, target: 2, key: key.into(), with, range_end: Vec::new() }
@@ -164,6 +165,14 @@ pub(crate) fn prove_all<'a>(all: impl Iterator<Item = (&'a FullName, &'a str, i6
         op(Do::Txn(proof))
     };
     TxnRequest { success: all.map(one).collect(), ..TxnRequest::default() }
+}
+
+/// Takes away an entry that nobody has written to since it was made: all that is to be known of it is
+/// that. Otherwise nothing happens, and [`leave`] tells more.
+pub(crate) fn leave_untouched(key: &str, revision: i64) -> TxnRequest {
+    let delete = DeleteRequest { key: key.into(), prev_kv: false };
+    let (compare, success) = (vec![unchanged(key, revision)], vec![op(Do::Delete(delete))]);
+    TxnRequest { compare, success, ..TxnRequest::default() }
 }
 
 /// Takes away an entry, if it is this very one: its seat may be somebody else's by now.

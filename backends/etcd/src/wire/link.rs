@@ -5,16 +5,19 @@ use std::time::Duration;
 use distlock_core::{BootInstant, Clock, Error, Kind, engine};
 use futures_util::Stream;
 use http::uri::PathAndQuery;
+use prost::Message;
+use prost::bytes::Bytes;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tonic::client::Grpc;
 use tonic::{Status, Streaming};
 
-use super::codec::Small;
+use super::codec::{Ready, Small};
 use super::login::Login;
 use super::nodes::{Nodes, Pick};
 use super::proto::{AuthenticateResponse, TxnRequest, TxnResponse};
 use super::trouble::{Fault, Next, next};
 
+const TXN: &str = "/etcdserverpb.KV/Txn";
 /// Between two rounds over all members.
 const PAUSE: Duration = Duration::from_millis(50);
 /// A member gets at least this long to answer before the next is asked.
@@ -77,24 +80,10 @@ impl Link {
         tries: Tries,
     ) -> Result<Answer<R>, Fault>
     where
-        Q: prost::Message + Clone + Send + Sync + 'static,
-        R: prost::Message + Default + Send + 'static,
+        Q: Message,
+        R: Message + Default + Send + 'static,
     {
         let _turn = self.turn().await?;
-        self.call_in_turn(path, question, tries).await
-    }
-
-    /// A call of one who has his turn, or needs none.
-    pub(crate) async fn call_in_turn<Q, R>(
-        &self,
-        path: &'static str,
-        question: &Q,
-        tries: Tries,
-    ) -> Result<Answer<R>, Fault>
-    where
-        Q: prost::Message + Clone + Send + Sync + 'static,
-        R: prost::Message + Default + Send + 'static,
-    {
         // In a box made only now: a crowd that waits for its turn must not carry the call's state.
         Box::pin(self.ask(path, question, tries)).await
     }
@@ -106,16 +95,18 @@ impl Link {
         tries: Tries,
     ) -> Result<Answer<R>, Fault>
     where
-        Q: prost::Message + Clone + Send + Sync + 'static,
-        R: prost::Message + Default + Send + 'static,
+        Q: Message,
+        R: Message + Default + Send + 'static,
     {
-        let end = self.clock.now().plus(self.timeout);
+        let end = self.end();
+        let question = Bytes::from(question.encode_to_vec());
         let (mut doubt, mut asked, mut logins) = (false, 0, 0);
         loop {
             let pick = self.nodes.pick();
             let left = end.since(self.clock.now());
-            let once =
-                self.clock.timeout(self.attempt().min(left), self.once(&pick, path, question));
+            let once = self
+                .clock
+                .timeout(self.attempt().min(left), self.once(&pick, path, question.clone()));
             let trouble = match once.await {
                 Some(Ok(said)) => return Ok(Answer { said, doubt }),
                 None => {
@@ -164,36 +155,40 @@ impl Link {
         }
         match self.clock.timeout(self.timeout, self.turns.acquire()).await {
             Some(Ok(turn)) => Ok(Some(turn)),
-            _ => Err(self.failed(self.late(), false)),
+            _ => Err(self.unsent()),
         }
     }
 
-    async fn once<Q, R>(&self, pick: &Pick, path: &'static str, question: &Q) -> Result<R, Status>
-    where
-        Q: prost::Message + Clone + Send + Sync + 'static,
-        R: prost::Message + Default + Send + 'static,
-    {
-        self.log_in(pick).await?;
-        self.unary(pick, path, question.clone()).await
+    /// The time was over before it was sent.
+    pub(crate) fn unsent(&self) -> Fault {
+        self.failed(self.late(), false)
     }
 
-    async fn unary<Q, R>(&self, pick: &Pick, path: &'static str, question: Q) -> Result<R, Status>
+    async fn once<R>(&self, pick: &Pick, path: &'static str, question: Bytes) -> Result<R, Status>
     where
-        Q: prost::Message + Send + Sync + 'static,
-        R: prost::Message + Default + Send + 'static,
+        R: Message + Default + Send + 'static,
+    {
+        self.log_in(pick).await?;
+        self.unary(pick, path, question).await
+    }
+
+    async fn unary<R>(&self, pick: &Pick, path: &'static str, question: Bytes) -> Result<R, Status>
+    where
+        R: Message + Default + Send + 'static,
     {
         let mut grpc = grpc(pick);
         let unready = |e: tonic::transport::Error| Status::from_error(Box::new(e));
         grpc.ready().await.map_err(unready)?;
-        let codec = Small::<Q, R>::default();
         let path = PathAndQuery::from_static(path);
-        Ok(grpc.unary(self.login.sign(question, false), path, codec).await?.into_inner())
+        let asked = grpc.unary(self.login.sign(question, false), path, Ready::<R>::default());
+        Ok(asked.await?.into_inner())
     }
 
     async fn log_in(&self, pick: &Pick) -> Result<(), Status> {
         let Some(question) = self.login.wanted() else { return Ok(()) };
         let path = "/etcdserverpb.Auth/Authenticate";
-        match self.unary::<_, AuthenticateResponse>(pick, path, question).await {
+        let question = question.encode_to_vec().into();
+        match self.unary::<AuthenticateResponse>(pick, path, question).await {
             Ok(answer) => self.login.got(&answer),
             // As etcd's own client does: a cluster without logins lets everybody in.
             Err(e) if e.message().contains("authentication is not enabled") => Ok(()),
@@ -209,8 +204,8 @@ impl Link {
         questions: impl Stream<Item = Q> + Send + 'static,
     ) -> Result<Streaming<R>, Error>
     where
-        Q: prost::Message + Send + Sync + 'static,
-        R: prost::Message + Default + Send + 'static,
+        Q: Message + Send + Sync + 'static,
+        R: Message + Default + Send + 'static,
     {
         let open = async {
             self.log_in(pick).await?;
@@ -247,12 +242,12 @@ impl Link {
 
     /// A transaction of one who has his turn, or needs none.
     pub(crate) async fn txn_in_turn(&self, txn: &TxnRequest) -> Result<Answer<TxnResponse>, Fault> {
-        self.call_in_turn("/etcdserverpb.KV/Txn", txn, Tries::Many).await
+        Box::pin(self.ask(TXN, txn, Tries::Many)).await
     }
 
     /// A transaction.
     pub(crate) async fn txn(&self, txn: &TxnRequest) -> Result<Answer<TxnResponse>, Fault> {
-        self.call("/etcdserverpb.KV/Txn", txn, Tries::Many).await
+        self.call(TXN, txn, Tries::Many).await
     }
 
     pub(crate) fn late(&self) -> Error {

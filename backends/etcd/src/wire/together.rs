@@ -19,8 +19,9 @@ use super::link::{Answer, Link};
 use super::proto::{Do, Done, RequestOp, TxnRequest, TxnResponse};
 use super::trouble::Fault;
 
-/// So many are under way before others wait.
-const FLIGHTS: usize = 4;
+/// So many are under way before others wait. What goes together costs the server less, so few are
+/// better for a crowd; with one alone, a task beside another would wait for it each time.
+const FLIGHTS: usize = 2;
 /// So many go together: etcd takes 128 operations in all, and a join has a few inside.
 const MOST: usize = 48;
 
@@ -36,9 +37,12 @@ pub(crate) struct Together {
 struct State {
     flying: usize,
     waiting: VecDeque<Waiting>,
+    /// How many ever waited.
+    numbers: u64,
 }
 
 struct Waiting {
+    number: u64,
     lock: FullName,
     write: TxnRequest,
     answer: oneshot::Sender<Sent>,
@@ -59,26 +63,27 @@ impl Together {
         if engine::on_library_thread() {
             return self.link.txn_in_turn(&write).await;
         }
-        let answer = {
+        let room = {
             let mut state = self.state();
             if state.flying < FLIGHTS {
                 state.flying += 1;
-                None
+                Ok(write)
             } else {
-                let (answer, said) = oneshot::channel();
-                let (lock, write) = (lock.clone(), write.clone());
-                state.waiting.push_back(Waiting { lock, write, answer });
-                Some(said)
+                Err(state.wait(lock, write))
             }
         };
-        let Some(answer) = answer else {
-            let _flight = Flight(self);
-            return self.link.txn_in_turn(&write).await;
+        let (number, answer) = match room {
+            Ok(write) => {
+                let _flight = Flight(self);
+                return self.link.txn_in_turn(&write).await;
+            }
+            Err(waits) => waits,
         };
-        drop(write);
-        // One call's time to be sent, and one to be answered.
-        match self.link.clock.timeout(self.link.timeout * 2, answer).await {
+        // Who waits to be sent has no longer than who is: the others may have their answer later.
+        match self.link.clock.timeout(self.link.timeout, answer).await {
             Some(Ok(sent)) => sent,
+            // Taken out of the line in time, it is never sent.
+            None if self.state().give_up(number) => Err(self.link.unsent()),
             _ => Err(Fault::Other(self.link.late())),
         }
     }
@@ -99,12 +104,13 @@ impl Together {
         }
     }
 
-    async fn send(&self, some: Vec<Waiting>) {
+    async fn send(&self, mut some: Vec<Waiting>) {
         if some.len() == 1 {
             return self.one_by_one(some).await;
         }
-        let write = |w: &Waiting| RequestOp { request: Some(Do::Txn(w.write.clone())) };
-        let txn = TxnRequest { success: some.iter().map(write).collect(), ..TxnRequest::default() };
+        let take = |w: &mut Waiting| Do::Txn(std::mem::take(&mut w.write));
+        let success = some.iter_mut().map(|w| RequestOp { request: Some(take(w)) }).collect();
+        let txn = TxnRequest { success, ..TxnRequest::default() };
         match self.link.txn_in_turn(&txn).await {
             Ok(Answer { said, doubt }) => {
                 let header = said.header;
@@ -121,18 +127,40 @@ impl Together {
                 }
             }
             // One of them is refused, and all with it: each finds out for itself.
-            Err(_) => self.one_by_one(some).await,
+            Err(_) => {
+                for (waiting, op) in some.iter_mut().zip(txn.success) {
+                    if let Some(Do::Txn(write)) = op.request {
+                        waiting.write = write;
+                    }
+                }
+                self.one_by_one(some).await;
+            }
         }
     }
 
     async fn one_by_one(&self, some: Vec<Waiting>) {
-        for waiting in some {
+        for waiting in some.into_iter().filter(|w| !w.answer.is_closed()) {
             let _ = waiting.answer.send(self.link.txn_in_turn(&waiting.write).await);
         }
     }
 }
 
 impl State {
+    /// A write waits; its number, and where its answer comes.
+    fn wait(&mut self, lock: &FullName, write: TxnRequest) -> (u64, oneshot::Receiver<Sent>) {
+        let (answer, said) = oneshot::channel();
+        self.numbers += 1;
+        let (number, lock) = (self.numbers, lock.clone());
+        self.waiting.push_back(Waiting { number, lock, write, answer });
+        (number, said)
+    }
+
+    /// Nobody waits for a write any more; false when it may have been sent.
+    fn give_up(&mut self, number: u64) -> bool {
+        let at = self.waiting.iter().position(|w| w.number == number);
+        at.and_then(|at| self.waiting.remove(at)).is_some()
+    }
+
     /// What goes together next, in the order in which it came.
     fn take(&mut self) -> Vec<Waiting> {
         let (mut some, mut later): (Vec<Waiting>, _) = (Vec::new(), VecDeque::new());
@@ -185,15 +213,27 @@ mod tests {
         let (mut state, mut said) = (State::default(), Vec::new());
         for name in ["a", "b", "a", "dropped", "c", "a", "b"] {
             let lock = FullName { space: Default::default(), name: Name::new(name).unwrap() };
-            let (answer, told) = oneshot::channel();
+            let (_, told) = state.wait(&lock, txn::leave(name, 1));
             if name != "dropped" {
                 said.push(told);
             }
-            state.waiting.push_back(Waiting { lock, write: txn::leave(name, 1), answer });
         }
         assert_eq!(names(&state.take()), ["a", "b", "c"]);
         assert_eq!(names(&state.take()), ["a", "b"]);
         assert_eq!(names(&state.take()), ["a"]);
         assert!(state.take().is_empty());
+    }
+
+    #[test]
+    fn one_who_gives_up_in_time_is_never_sent_and_knows_it() {
+        let mut state = State::default();
+        let lock = FullName { space: Default::default(), name: Name::new("a").unwrap() };
+        let mut wait = || state.wait(&lock, txn::leave("a", 1));
+        let ((one, _one), (two, _two), (three, _three)) = (wait(), wait(), wait());
+        assert!(state.give_up(two));
+        assert!(!state.give_up(two), "once");
+        assert_eq!(state.take().iter().map(|w| w.number).collect::<Vec<_>>(), [one]);
+        assert!(!state.give_up(one), "it is under way");
+        assert_eq!(state.take().iter().map(|w| w.number).collect::<Vec<_>>(), [three]);
     }
 }

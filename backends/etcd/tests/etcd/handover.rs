@@ -6,11 +6,10 @@ use distlock_core::line::{Line, LineStore, Proven, Turn, turn};
 use distlock_core::seam::{Attempt, Event, Released};
 use distlock_core::{Clock, Store, Why};
 use distlock_etcd::Etcd;
-use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::etcdctl;
 
-use crate::kit::{LONG, Named, ms, run, server, soon, task, within};
-use crate::moves::{ask, join, store};
+use crate::kit::{LONG, Named, ms, run, scene, server, soon, task, within};
+use crate::steps::{ask, join, store};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("who_leaves_proves_the_next_of_its_client", proven_by_the_leaver),
@@ -26,8 +25,7 @@ fn first(store: &Etcd, line: &Line, place: &distlock_etcd::EtcdPlace) -> bool {
 
 fn proven_by_the_leaver() {
     run(async {
-        let server = server().await;
-        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let (_server, proxy) = scene().await;
         let store = store(proxy.addr()).await;
         let (one, two) = (ask("a", LONG), ask("a", LONG));
         let (place, lease) = join(&store, &one).await;
@@ -97,8 +95,7 @@ fn shown_once() {
 
 fn woken_all_the_same() {
     run(async {
-        let server = server().await;
-        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let (server, proxy) = scene().await;
         let store = Arc::new(store(proxy.addr()).await);
         let (one, two) = (ask("a", LONG), ask("a", LONG));
         let (place, _) = join(&store, &one).await;

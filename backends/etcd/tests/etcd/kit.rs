@@ -6,6 +6,7 @@ use std::time::Duration;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Busy, Error, Locks};
 use distlock_etcd::Etcd;
+use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{Server, etcd};
 
 pub(crate) use distlock_testkit::wait::{LONG, give_back, take_for as take, task, timed, within};
@@ -21,6 +22,13 @@ pub(crate) const fn ms(n: u64) -> Duration {
 /// A private server.
 pub(crate) async fn server() -> Server {
     Server::start(etcd().unwrap()).await.unwrap()
+}
+
+/// A private server, and a way to it that can be cut.
+pub(crate) async fn scene() -> (Server, Proxy) {
+    let server = server().await;
+    let proxy = Proxy::to(server.addr()).await.unwrap();
+    (server, proxy)
 }
 
 /// A client of its own, as if it were another process.

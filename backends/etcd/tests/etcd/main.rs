@@ -11,6 +11,7 @@ mod kit;
 mod moves;
 mod replies;
 mod seats;
+mod steps;
 mod waiting;
 
 use distlock_testkit::trials;

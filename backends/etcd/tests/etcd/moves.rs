@@ -1,17 +1,16 @@
 //! The store's moves, asked one by one.
 
-use std::num::NonZeroU32;
-use std::time::Duration;
+use distlock_core::line::{Joined, LineStore, Proven};
+use distlock_core::seam::{Ask, Force, Forced, Kept, Released};
+use distlock_core::{Clock, Kind, Outcome, Patience, Why};
+use distlock_testkit::proxy::Way;
+use distlock_testkit::servers::etcdctl;
 
-use distlock_core::line::{Joined, Keeping, Lease, LineStore, Proven};
-use distlock_core::seam::{Ask, Kept, Released};
-use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, FullName, Label, Mode, Name, Owner, Patience, ReqId, Why};
-use distlock_etcd::{Etcd, EtcdPlace};
-use distlock_testkit::proxy::{Proxy, Way};
-use distlock_testkit::servers::{Server, etcdctl};
-
-use crate::kit::{LONG, Named, ms, run, server, until};
+use crate::kit::{LONG, Named, ms, run, scene, server, task, timed, until};
+use crate::steps::{
+    ask, count, graves, is_there, join, join_new, join_unheard, keep, key, leave, patient_store,
+    retire, store, take_away,
+};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("a_place_that_is_gone_is_neither_proven_nor_kept", gone),
@@ -19,64 +18,26 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_lease_counts_from_before_the_question", from_before),
     ("a_cancel_without_an_answer_to_the_join_leaves_a_tombstone", tombstone),
     ("a_lease_with_many_tombstones_goes_with_them_and_with_nothing_else", retired),
+    ("a_join_that_is_asked_again_stays_on_its_lease", asked_again),
+    ("who_is_refused_after_an_attempt_in_doubt_is_buried", refused),
+    ("a_write_that_waits_for_others_takes_no_longer_than_they", bounded),
+    ("a_marked_entry_that_leaves_was_lost", marked),
 ];
-
-pub(crate) fn ask(name: &str, ttl: Duration) -> Ask {
-    Ask {
-        lock: FullName { space: Default::default(), name: Name::new(name).unwrap() },
-        req: ReqId::random(),
-        owner: Owner::new(),
-        mode: Mode::Exclusive,
-        ttl,
-        patience: Patience::Forever,
-        min_hold: ms(0),
-        lock_delay: ms(0),
-        label: Label::new("moves"),
-        block: NonZeroU32::MIN,
-    }
-}
-
-pub(crate) async fn store(addr: std::net::SocketAddr) -> Etcd {
-    let url = format!("etcd://{addr}?timeout=5s");
-    Etcd::connect(StoreUrl::parse(&url).unwrap()).await.unwrap()
-}
-
-pub(crate) async fn join(store: &Etcd, ask: &Ask) -> (EtcdPlace, Lease) {
-    match store.join(ask).await.unwrap() {
-        Joined::In { place, lease, .. } => (place, lease),
-        other => panic!("not in line: {}", matches!(other, Joined::Spent)),
-    }
-}
-
-pub(crate) async fn keep(store: &Etcd, ask: &Ask, place: &EtcdPlace) -> Kept {
-    let keeping = Keeping { key: ask.key(), place: place.clone(), ttl: ask.ttl, held: true };
-    store.keep(&[keeping]).await.pop().unwrap()
-}
-
-async fn graves(server: &Server) -> usize {
-    let all =
-        etcdctl(server, &["get", "--prefix", "/distlock/:gone/", "--keys-only"]).await.unwrap();
-    all.lines().filter(|l| !l.is_empty()).count()
-}
 
 fn gone() {
     run(async {
         let server = server().await;
         let store = store(server.addr()).await;
-        let first = ask("a", LONG);
-        let (place, _) = join(&store, &first).await;
-        assert!(matches!(store.prove(&first.key(), &place).await.unwrap(), Proven::Mine(_)));
+        let (first, place) = join_new(&store, "a").await;
+        is_there(&store, &first, &place).await;
         assert!(matches!(keep(&store, &first, &place).await, Kept::Until { .. }));
         // The lease lives on, as a keep-alive would say.
-        etcdctl(&server, &["del", "--prefix", "/distlock/a/"]).await.unwrap();
-        let proven = store.prove(&first.key(), &place).await.unwrap();
-        assert!(matches!(proven, Proven::Lost(Why::Gone)), "{proven:?}");
+        take_away(&server, &store, &first, &place).await;
         let kept = keep(&store, &first, &place).await;
         assert!(matches!(kept, Kept::Lost(Why::Gone)), "{kept:?}");
         // Another entry at the same key is not the one that was made.
-        let second = ask("b", LONG);
-        let (place, _) = join(&store, &second).await;
-        let key = store.proof(&place).unwrap().key;
+        let (second, place) = join_new(&store, "b").await;
+        let key = key(&store, &place);
         etcdctl(&server, &["del", &key]).await.unwrap();
         etcdctl(&server, &["put", &key, "{}"]).await.unwrap();
         let kept = keep(&store, &second, &place).await;
@@ -84,6 +45,22 @@ fn gone() {
         let left = store.leave(&second.key(), Some(&place)).await.unwrap();
         assert_eq!(left, Released::WasLost);
         store.close().await;
+    });
+}
+
+/// Whoever leaves asks by a short way, which is only for what nobody has written to.
+fn marked() {
+    run(async {
+        let server = server().await;
+        let (store, other) = (store(server.addr()).await, store(server.addr()).await);
+        let (held, place) = join_new(&store, "a").await;
+        let line = store.line(&held.lock, &place).await.unwrap();
+        let told = other.oust(&held.lock, &line.entries[0], Force::Revoke).await.unwrap();
+        assert_eq!(told, Forced::Done);
+        assert_eq!(store.leave(&held.key(), Some(&place)).await.unwrap(), Released::WasLost);
+        assert_eq!(count(&server, "/distlock/a/").await, 0, "it left nevertheless");
+        store.close().await;
+        other.close().await;
     });
 }
 
@@ -110,9 +87,8 @@ fn from_the_keep_alive() {
 
 fn from_before() {
     run(async {
-        let server = server().await;
-        let proxy = Proxy::to(server.addr()).await.unwrap();
-        let store = store(proxy.addr()).await;
+        let (_server, proxy) = scene().await;
+        let store = patient_store(proxy.addr()).await;
         let slow = ms(1000);
         proxy.delay(slow);
         let began = Clock::system().now();
@@ -130,24 +106,16 @@ fn from_before() {
 
 fn tombstone() {
     run(async {
-        let server = server().await;
-        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let (server, proxy) = scene().await;
         let store = store(proxy.addr()).await;
-        join(&store, &ask("warm", LONG)).await;
-        let late = ask("a", LONG);
-        proxy.cut(Way::Replies);
-        let dropped = Clock::system().timeout(ms(200), store.join(&late)).await;
-        assert!(dropped.is_none());
-        proxy.heal();
-        let _ = store.leave(&late.key(), None).await.unwrap();
+        join_new(&store, "warm").await;
+        let late = join_unheard(&store, &proxy, "a").await;
         assert_eq!(graves(&server).await, 1);
-        let line = etcdctl(&server, &["get", "--prefix", "/distlock/a/"]).await.unwrap();
-        assert_eq!(line, "");
+        assert_eq!(count(&server, "/distlock/a/").await, 0);
         assert!(matches!(store.join(&late).await.unwrap(), Joined::Spent));
         // An answered join needs none.
-        let plain = ask("a", LONG);
-        let (place, _) = join(&store, &plain).await;
-        assert_eq!(store.leave(&plain.key(), Some(&place)).await.unwrap(), Released::Released);
+        let (plain, place) = join_new(&store, "a").await;
+        leave(&store, &plain, &place).await;
         assert_eq!(graves(&server).await, 1);
         store.close().await;
     });
@@ -157,24 +125,89 @@ fn tombstone() {
 fn retired() {
     run(async {
         let server = server().await;
-        let proxy = Proxy::to(server.addr()).await.unwrap();
-        let store = store(proxy.addr()).await;
-        let kept = ask("kept", LONG);
-        let (place, _) = join(&store, &kept).await;
-        for _ in 0..300 {
-            let late = ask("a", LONG);
-            // Dropped as soon as it was sent.
-            let _ = Clock::system().timeout(Duration::ZERO, store.join(&late)).await;
-            let _ = store.leave(&late.key(), None).await.unwrap();
-        }
+        let store = store(server.addr()).await;
+        let (kept, place) = join_new(&store, "kept").await;
+        retire(&store, "a").await;
         let many = graves(&server).await;
         assert!(many > 200, "{many}");
         assert!(matches!(keep(&store, &kept, &place).await, Kept::Until { .. }));
-        assert_eq!(store.leave(&kept.key(), Some(&place)).await.unwrap(), Released::Released);
+        leave(&store, &kept, &place).await;
         until("the first lease and its tombstones are gone", async || {
             graves(&server).await < many / 2
         })
         .await;
+        store.close().await;
+    });
+}
+
+/// The lease it says it is good for must be the one that its entry is on.
+fn asked_again() {
+    run(async {
+        let (server, proxy) = scene().await;
+        let store = store(proxy.addr()).await;
+        let (_, first) = join(&store, &ask("warm", LONG)).await;
+        let twice = ask("a", LONG);
+        proxy.cut(Way::Replies);
+        let e = store.join(&twice).await.map(drop).unwrap_err();
+        assert_eq!(e.outcome(), Outcome::Unknown, "{e:?}");
+        proxy.heal();
+        retire(&store, "b").await;
+        let (_, later) = join(&store, &ask("warm too", LONG)).await;
+        assert!(later.sent.boot > first.sent.boot, "what is new goes on another lease");
+        let (place, lease) = join(&store, &twice).await;
+        assert_eq!(lease.sent, first.sent);
+        assert_eq!(count(&server, "/distlock/a/").await, 1);
+        assert_eq!(count(&server, &key(&store, &place)).await, 1);
+        store.close().await;
+    });
+}
+
+/// Its first attempt may arrive when the line is empty, and nobody would know of it.
+fn refused() {
+    run(async {
+        let (server, proxy) = scene().await;
+        let (holder, store) = (store(server.addr()).await, store(proxy.addr()).await);
+        let (held, place) = join_new(&holder, "a").await;
+        join_new(&store, "warm").await;
+        let once = Ask { patience: Patience::Never, ..ask("a", LONG) };
+        proxy.cut(Way::Requests);
+        let e = store.join(&once).await.map(drop).unwrap_err();
+        assert_eq!(e.outcome(), Outcome::Unknown, "{e:?}");
+        proxy.heal();
+        assert!(matches!(store.join(&once).await.unwrap(), Joined::Refused(_)));
+        assert_eq!(count(&server, &format!("/distlock/:gone/{}", once.req)).await, 1);
+        // One that was answered at once needs no tombstone.
+        let plain = Ask { patience: Patience::Never, ..ask("a", LONG) };
+        assert!(matches!(store.join(&plain).await.unwrap(), Joined::Refused(_)));
+        assert_eq!(graves(&server).await, 1);
+        leave(&holder, &held, &place).await;
+        store.close().await;
+        holder.close().await;
+    });
+}
+
+/// Many at once: some are sent, and the others wait to go together.
+fn bounded() {
+    run(async {
+        let (_server, proxy) = scene().await;
+        let store = std::sync::Arc::new(store(proxy.addr()).await);
+        join_new(&store, "warm").await;
+        proxy.cut_both();
+        let one = |n: usize| {
+            let store = store.clone();
+            task(async move {
+                let ask = ask(&format!("a{n}"), LONG);
+                timed(async { store.join(&ask).await.map(drop) }).await
+            })
+        };
+        let all: Vec<_> = (0..60).map(one).collect();
+        for call in all {
+            let (took, end) = call.await.unwrap();
+            assert_eq!(end.unwrap_err().kind(), Kind::Unreachable);
+            // Five seconds, where a second wait would make it ten.
+            assert!(took < ms(8500), "{took:?}");
+        }
+        proxy.heal();
         store.close().await;
     });
 }

@@ -4,27 +4,21 @@ use std::sync::Arc;
 
 use distlock_core::seam::{Ask, Attempt};
 use distlock_core::{Kind, ReqId};
-use distlock_testkit::proxy::{Proxy, Way};
-use distlock_testkit::servers::{Server, etcdctl};
+use distlock_testkit::proxy::Way;
+use distlock_testkit::servers::etcdctl;
 use tokio::sync::Notify;
 
 use crate::kit::{
-    LONG, Named, all_free, client, connect, give_back, hasty, line_of, ms, run, server, soon, take,
-    task, timed, until, warm,
+    LONG, Named, all_free, client, connect, give_back, hasty, line_of, ms, run, scene, server,
+    soon, take, task, timed, until, warm,
 };
-use crate::moves::ask;
+use crate::steps::ask;
 
 pub(crate) const TRIALS: &[Named] = &[
     ("an_acquire_that_arrives_after_its_cancel_holds_nothing", held_back),
     ("a_request_with_a_tombstone_is_never_in_line", tombstone),
     ("s17_a_waiter_cut_off_is_told_by_its_own_deadline", s17_cut_off),
 ];
-
-async fn scene() -> (Server, Proxy) {
-    let server = server().await;
-    let proxy = Proxy::to(server.addr()).await.unwrap();
-    (server, proxy)
-}
 
 /// Requests are held back on several connections and arrive in any order.
 fn held_back() {

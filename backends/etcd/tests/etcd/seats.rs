@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use distlock_core::line::{LineStore, Proven, Turn, turn};
+use distlock_core::line::{LineStore, Turn, turn};
 use distlock_core::seam::{Attempt, Event, Released};
-use distlock_core::{Clock, Store, Why};
-use distlock_etcd::{Etcd, EtcdPlace};
-use distlock_testkit::proxy::{Proxy, Way};
+use distlock_core::{Store, Why};
 use distlock_testkit::servers::{etcd_metric, etcdctl};
 
-use crate::kit::{LONG, Named, ms, run, server, soon, task, until};
-use crate::moves::{ask, join, keep, store};
+use crate::kit::{LONG, Named, ms, run, scene, server, soon, task, until};
+use crate::steps::{
+    ask, is_gone, is_there, join_new, join_unheard, keep, key, leave, store, take_away,
+};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("a_seat_serves_one_after_the_other", again),
@@ -23,29 +23,23 @@ pub(crate) const TRIALS: &[Named] = &[
     ("news_of_who_sat_there_before_is_no_news", old_news),
 ];
 
-fn key(store: &Etcd, place: &EtcdPlace) -> String {
-    store.proof(place).unwrap().key
-}
-
 fn again() {
     run(async {
         let server = server().await;
         let store = store(server.addr()).await;
         let mut last = None;
         for _ in 0..20 {
-            let one = ask("a", LONG);
-            let (place, _) = join(&store, &one).await;
+            let (one, place) = join_new(&store, "a").await;
             let (key, token) = (key(&store, &place), store.token(&place));
             if let Some((before, lower)) = last.replace((key.clone(), token)) {
                 assert_eq!(key, before);
                 assert!(token > lower, "{token} after {lower}");
             }
             // Beside it there is another.
-            let two = ask("a", LONG);
-            let (next, _) = join(&store, &two).await;
+            let (two, next) = join_new(&store, "a").await;
             assert_ne!(store.proof(&next).unwrap().key, key);
-            assert_eq!(store.leave(&two.key(), Some(&next)).await.unwrap(), Released::Released);
-            assert_eq!(store.leave(&one.key(), Some(&place)).await.unwrap(), Released::Released);
+            leave(&store, &two, &next).await;
+            leave(&store, &one, &place).await;
         }
         store.close().await;
     });
@@ -55,25 +49,19 @@ fn takes_nothing() {
     run(async {
         let server = server().await;
         let store = store(server.addr()).await;
-        let (one, two) = (ask("a", LONG), ask("a", LONG));
-        let (old, _) = join(&store, &one).await;
-        etcdctl(&server, &["del", &key(&store, &old)]).await.unwrap();
-        let lost = |p: &Proven| matches!(p, Proven::Lost(Why::Gone));
-        let proven = store.prove(&one.key(), &old).await.unwrap();
-        assert!(lost(&proven), "{proven:?}");
-        let (new, _) = join(&store, &two).await;
+        let (one, old) = join_new(&store, "a").await;
+        take_away(&server, &store, &one, &old).await;
+        let (two, new) = join_new(&store, "a").await;
         assert_eq!(key(&store, &new), key(&store, &old));
         // All that the first can still ask.
-        let proven = store.prove(&one.key(), &old).await.unwrap();
-        assert!(lost(&proven), "{proven:?}");
+        is_gone(&store, &one, &old).await;
         let kept = keep(&store, &one, &old).await;
         assert!(matches!(kept, distlock_core::seam::Kept::Lost(Why::Gone)), "{kept:?}");
         assert!(!store.line(&one.lock, &old).await.unwrap().entries.is_empty());
         let left = store.leave(&one.key(), Some(&old)).await.unwrap();
         assert_eq!(left, Released::WasLost);
-        let proven = store.prove(&two.key(), &new).await.unwrap();
-        assert!(matches!(proven, Proven::Mine(_)), "{proven:?}");
-        assert_eq!(store.leave(&two.key(), Some(&new)).await.unwrap(), Released::Released);
+        is_there(&store, &two, &new).await;
+        leave(&store, &two, &new).await;
         store.close().await;
     });
 }
@@ -82,18 +70,14 @@ fn hands_over_nothing() {
     run(async {
         let server = server().await;
         let store = store(server.addr()).await;
-        let (one, two, three) = (ask("a", LONG), ask("a", LONG), ask("a", LONG));
-        let (old, _) = join(&store, &one).await;
-        let (next, _) = join(&store, &two).await;
-        etcdctl(&server, &["del", &key(&store, &old)]).await.unwrap();
-        let proven = store.prove(&one.key(), &old).await.unwrap();
-        assert!(matches!(proven, Proven::Lost(Why::Gone)), "{proven:?}");
-        let (new, _) = join(&store, &three).await;
+        let (one, old) = join_new(&store, "a").await;
+        let (two, next) = join_new(&store, "a").await;
+        take_away(&server, &store, &one, &old).await;
+        let (three, new) = join_new(&store, "a").await;
         assert_eq!(key(&store, &new), key(&store, &old));
         assert_eq!(store.leave(&one.key(), Some(&old)).await.unwrap(), Released::WasLost);
         for (who, place) in [(&two, &next), (&three, &new)] {
-            let proven = store.prove(&who.key(), place).await.unwrap();
-            assert!(matches!(proven, Proven::Mine(_)), "{proven:?}");
+            is_there(&store, who, place).await;
         }
         store.close().await;
     });
@@ -103,13 +87,12 @@ fn waits_for_one() {
     run(async {
         let server = server().await;
         let store = Arc::new(store(server.addr()).await);
-        let (one, two, three) = (ask("a", LONG), ask("a", LONG), ask("a", LONG));
-        let (old, _) = join(&store, &one).await;
-        let (next, _) = join(&store, &two).await;
+        let (one, old) = join_new(&store, "a").await;
+        let (two, next) = join_new(&store, "a").await;
         let line = store.line(&two.lock, &next).await.unwrap();
         let Turn::Behind(ahead) = turn(&line, store.token(&next)) else { panic!("{line:?}") };
-        assert_eq!(store.leave(&one.key(), Some(&old)).await.unwrap(), Released::Released);
-        let (new, _) = join(&store, &three).await;
+        leave(&store, &one, &old).await;
+        let (_, new) = join_new(&store, "a").await;
         assert_eq!(key(&store, &new), key(&store, &old));
         // Only now it begins to wait.
         let (waiting, lock) = (store.clone(), two.lock.clone());
@@ -121,23 +104,15 @@ fn waits_for_one() {
 
 fn in_doubt() {
     run(async {
-        let server = server().await;
-        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let (_server, proxy) = scene().await;
         let store = store(proxy.addr()).await;
-        let warm = ask("a", LONG);
-        let (place, _) = join(&store, &warm).await;
+        let (warm, place) = join_new(&store, "a").await;
         let first = key(&store, &place);
-        assert_eq!(store.leave(&warm.key(), Some(&place)).await.unwrap(), Released::Released);
+        leave(&store, &warm, &place).await;
         for _ in 0..2 {
-            let late = ask("a", LONG);
-            proxy.cut(Way::Replies);
-            let dropped = Clock::system().timeout(ms(200), store.join(&late)).await;
-            assert!(dropped.is_none());
-            proxy.heal();
-            let _ = store.leave(&late.key(), None).await.unwrap();
+            join_unheard(&store, &proxy, "a").await;
         }
-        let next = ask("a", LONG);
-        let (place, _) = join(&store, &next).await;
+        let (_, place) = join_new(&store, "a").await;
         let (head, _) = first.rsplit_once('-').unwrap();
         assert_eq!(key(&store, &place), format!("{head}-2"));
         store.close().await;
@@ -149,17 +124,15 @@ fn taken() {
         let server = server().await;
         let store = store(server.addr()).await;
         for value in ["", "{}"] {
-            let one = ask("a", LONG);
-            let (place, _) = join(&store, &one).await;
+            let (one, place) = join_new(&store, "a").await;
             let seat = key(&store, &place);
-            assert_eq!(store.leave(&one.key(), Some(&place)).await.unwrap(), Released::Released);
+            leave(&store, &one, &place).await;
             etcdctl(&server, &["put", &seat, value]).await.unwrap();
-            let two = ask("a", LONG);
-            let (place, _) = join(&store, &two).await;
+            let (two, place) = join_new(&store, "a").await;
             assert_ne!(key(&store, &place), seat);
             let line = store.line(&two.lock, &place).await.unwrap();
             assert!(matches!(turn(&line, store.token(&place)), Turn::Behind(_)), "{line:?}");
-            assert_eq!(store.leave(&two.key(), Some(&place)).await.unwrap(), Released::Released);
+            leave(&store, &two, &place).await;
             let there = etcdctl(&server, &["del", &seat]).await.unwrap();
             assert_eq!(there.trim(), "1");
         }
@@ -171,19 +144,17 @@ fn lingering() {
     run(async {
         let server = server().await;
         let store = store(server.addr()).await;
-        let (one, two) = (ask("a", LONG), ask("a", LONG));
-        let (place, _) = join(&store, &one).await;
+        let (one, place) = join_new(&store, "a").await;
         assert!(store.linger(&one.key(), &place, ms(2000)).await.unwrap());
-        let (next, _) = join(&store, &two).await;
+        let (two, next) = join_new(&store, "a").await;
         assert_ne!(key(&store, &next), key(&store, &place));
         let line = store.line(&two.lock, &next).await.unwrap();
         let Turn::Behind(ahead) = turn(&line, store.token(&next)) else { panic!("{line:?}") };
         soon("it has left", store.gone(&two.lock, &ahead, line.seen)).await;
         until("its seat is free", async || {
-            let three = ask("a", LONG);
-            let (last, _) = join(&store, &three).await;
+            let (three, last) = join_new(&store, "a").await;
             let same = key(&store, &last) == key(&store, &place);
-            assert_eq!(store.leave(&three.key(), Some(&last)).await.unwrap(), Released::Released);
+            leave(&store, &three, &last).await;
             same
         })
         .await;
@@ -213,14 +184,13 @@ fn old_news() {
         .await;
         // Somebody joins: whatever is told of the past is told before.
         let other = store(server.addr()).await;
-        let waits = ask("a", LONG);
-        let (place, _) = join(&other, &waits).await;
+        let (waits, place) = join_new(&other, "a").await;
         let first = soon("it hears of company", news.recv()).await;
         assert!(matches!(&first, Some(Event::Contended(k)) if k.req == held.req), "{first:?}");
         etcdctl(&server, &["del", &holder.proof(&held.key()).unwrap().key]).await.unwrap();
         let lost = soon("it hears of its end", news.recv()).await;
         assert!(matches!(&lost, Some(Event::Lost(k, Why::Gone)) if k.req == held.req), "{lost:?}");
-        assert_eq!(other.leave(&waits.key(), Some(&place)).await.unwrap(), Released::Released);
+        leave(&other, &waits, &place).await;
         other.close().await;
         holder.close().await;
     });

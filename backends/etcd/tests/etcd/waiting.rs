@@ -1,13 +1,14 @@
 //! Waiting: who is woken, and what becomes of one whose lease ends.
 
-use distlock_core::{Clock, Kind};
-use distlock_testkit::proxy::Proxy;
-use distlock_testkit::servers::{etcd_metric, etcdctl};
+use distlock_core::seam::{Attempt, Event};
+use distlock_core::{Clock, Kind, Store, Why};
+use distlock_testkit::servers::{Server, etcd_metric, etcdctl};
 
 use crate::kit::{
-    LONG, Named, client, connect, give_back, line_of, ms, run, server, soon, take, task, timed,
-    until,
+    LONG, Named, client, connect, give_back, line_of, ms, run, scene, server, soon, take, task,
+    timed, until,
 };
+use crate::steps::{ask, store};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("a_release_wakes_one_of_many", one_wake_up),
@@ -15,6 +16,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("s17_a_lease_that_ends_is_an_error_and_the_client_goes_on", lease_ends),
     ("a_holder_hears_of_its_lease_and_of_its_key", holder_hears),
     ("a_watch_whose_past_is_compacted_away_misses_nothing", compacted),
+    ("a_watch_of_ones_own_is_asked_for_again_after_a_compaction", compacted_alive),
     ("a_restart_of_the_server_loses_no_wake_up", restarted),
 ];
 
@@ -23,7 +25,9 @@ const WAITERS: usize = 1000;
 fn one_wake_up() {
     run(async {
         let server = server().await;
-        let locks = client(&server).await;
+        // All of them join at once: on a busy machine the last have their turn late.
+        let url = format!("etcd://{}?timeout=60s", server.addr());
+        let locks = connect(&url).await.unwrap();
         let held = take(&locks, "a", LONG).await;
         let waiting: Vec<_> = (0..WAITERS)
             .map(|_| {
@@ -131,10 +135,19 @@ fn holder_hears() {
     });
 }
 
+/// Has the server forget the past.
+async fn compact(server: &Server) {
+    let mut last = String::new();
+    for value in ["1", "2", "3"] {
+        last = etcdctl(server, &["put", "x", value, "-w", "fields"]).await.unwrap();
+    }
+    let revision = last.lines().find_map(|l| l.strip_prefix("\"Revision\" : ")).unwrap();
+    etcdctl(server, &["compact", revision]).await.unwrap();
+}
+
 fn compacted() {
     run(async {
-        let server = server().await;
-        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let (server, proxy) = scene().await;
         let url = format!("etcd://{}?timeout=1s", proxy.addr());
         let (locks, look) = (connect(&url).await.unwrap(), client(&server).await);
         let held = take(&look, "a", LONG).await;
@@ -147,13 +160,49 @@ fn compacted() {
         proxy.reset();
         give_back(held).await;
         etcdctl(&server, &["del", "--prefix", "/distlock/b/"]).await.unwrap();
-        let put = etcdctl(&server, &["put", "x", "1", "-w", "fields"]).await.unwrap();
-        let revision = put.lines().find_map(|l| l.strip_prefix("\"Revision\" : ")).unwrap();
-        etcdctl(&server, &["compact", revision]).await.unwrap();
+        compact(&server).await;
         proxy.heal();
         let turn = soon("its turn", waiting).await.unwrap().unwrap();
         soon("it is told", mine.lost()).await;
         give_back(turn).await;
+    });
+}
+
+/// The holder is there after all, and hears what happens next.
+fn compacted_alive() {
+    run(async {
+        let (server, proxy) = scene().await;
+        let holder = store(proxy.addr()).await.into_backend();
+        let mut news = holder.events().unwrap();
+        let held = ask("a", LONG);
+        let granted = holder.acquire(&held, None).await.unwrap();
+        assert!(matches!(granted, Attempt::Granted(_)));
+        // Its key, and its line.
+        until("it is watched", async || {
+            let watchers = etcd_metric(&server, "etcd_debugging_mvcc_watcher_total").await;
+            watchers.is_some_and(|n| n >= 2.0)
+        })
+        .await;
+        proxy.cut_both();
+        proxy.reset();
+        compact(&server).await;
+        proxy.heal();
+        loop {
+            match soon("it hears that it missed something", news.recv()).await {
+                Some(Event::InDoubt(k)) if k.req == held.req => break,
+                Some(Event::Contended(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        etcdctl(&server, &["del", &holder.proof(&held.key()).unwrap().key]).await.unwrap();
+        loop {
+            match soon("it hears of its end", news.recv()).await {
+                Some(Event::Lost(k, Why::Gone)) if k.req == held.req => break,
+                Some(Event::Contended(_) | Event::InDoubt(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        holder.close().await;
     });
 }
 

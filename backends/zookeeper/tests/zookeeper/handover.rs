@@ -96,7 +96,7 @@ fn joined_again() {
         let store = site.store(proxy.addr()).await;
         let look = site.client(server()).await;
         leave(&store, &join(&store).await).await;
-        let ask = ask("a", LONG);
+        let (ask, other) = (ask("a", LONG), ask("b", LONG));
         proxy.drop_replies();
         {
             let joining = std::pin::pin!(store.join(&ask));
@@ -105,6 +105,9 @@ fn joined_again() {
         }
         proxy.heal();
         proxy.reset();
+        // The loss has been noticed by then: that it was sent before is known by nothing but memory.
+        let joined = soon("a place", store.join(&other)).await.unwrap();
+        assert!(matches!(joined, Joined::In { .. }));
         // Given up, and asked again: first while it is not known to be in line, then while it is.
         for _ in 0..2 {
             let joined = soon("a place", store.join(&ask)).await.unwrap();
