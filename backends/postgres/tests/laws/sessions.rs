@@ -10,14 +10,17 @@ use distlock_testkit::servers::Postgres;
 use distlock_testkit::{Made, Road, Suite};
 
 /// A server, and a URL that asks for an algorithm.
-pub async fn start(algorithm: Algorithm) -> Result<Made, Error> {
+pub(crate) async fn start(algorithm: Algorithm) -> Result<Made, Error> {
     let server = Postgres::new().set("max_connections", "1000").start().await?;
     let (at, word) = (server.addr(), algorithm.word());
     let url = format!("postgres://postgres@{at}/postgres?algorithm={word}&sessions=400");
     Ok(Made::with(url, server))
 }
 
-pub fn suite(algorithm: Algorithm, make: fn(&Path) -> Fut<'static, Result<Made, Error>>) -> Suite {
+pub(crate) fn suite(
+    algorithm: Algorithm,
+    make: fn(&Path) -> Fut<'static, Result<Made, Error>>,
+) -> Suite {
     Suite::by_url(capability(&PostgresOptions::new().algorithm(algorithm), true), make, |url| {
         let url = StoreUrl::parse(url);
         Box::pin(async move { Ok(Locks::from_store(open(url?).await?)) })
