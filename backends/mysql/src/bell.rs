@@ -39,6 +39,8 @@ use crate::trouble::{INTERRUPTED, calling};
 const SLEEP: Duration = Duration::from_secs(20);
 /// How long it sleeps while there is something to clear away.
 const NAP: Duration = Duration::from_secs(1);
+/// How long while the connection that it sleeps beside is away.
+const AWAY: Duration = Duration::from_secs(5);
 /// After so many news they are cleared away.
 const CLEAR: usize = 16;
 /// How much longer than that its answer may take.
@@ -319,11 +321,11 @@ impl Inner {
                 false => format!("{table} WHERE session='{session}' AND id NOT IN ({ids})"),
             };
             let length = if seen.is_empty() { SLEEP } else { NAP }.as_secs();
-            let bed = if awake { format!("SLEEP({})", NAP.as_secs()) } else { asleep(length) };
+            let bed = if awake { format!("SLEEP({})", AWAY.as_secs()) } else { asleep(length) };
             let sleep = format!("SELECT IF(EXISTS(SELECT 1 FROM {new}), 0, {bed}) AS rung");
             let woken = self.ask(&mut conn, sleep).await?;
             let rung = woken.first().and_then(|row| number(row, "rung").ok());
-            // The other connection is away: until it is back this one has to make do with a nap.
+            // The other connection is away, as nobody has needed it lately: a nap has to do.
             awake = !awake && rung == Some(1);
             if awake {
                 self.ask(&mut conn, format!("DO RELEASE_LOCK('{}')", pillow(session))).await?;

@@ -123,7 +123,8 @@ fn limited() {
         until("two doorbells", async || bells().lines().count() == 2).await;
         let before = bells();
         Clock::system().sleep(ms(3000)).await;
-        assert_eq!(bells(), before, "they were ended and hung again");
+        // One that is just between two naps is not seen; one that was hung again has another number.
+        until("the same doorbells", async || bells() == before).await;
         give_back(held).await;
         give_back(soon("its turn", waiting).await.unwrap().unwrap()).await;
     });

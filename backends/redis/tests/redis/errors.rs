@@ -110,7 +110,7 @@ fn enough_rights_in_a_cluster() {
     run(async {
         let page = include_str!("../../../../docs/stores/redis-cluster.md");
         let users = ["default on nopass ~* &* +@all", line_of_page(page)];
-        let node = Redis::new().durable().users(&users).arg("cluster-enabled", "yes");
+        let node = Redis::new().durable().users(&users).cluster_node().unwrap();
         let server = node.start().await.unwrap();
         said(&server, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
         until("the cluster is up", async || {

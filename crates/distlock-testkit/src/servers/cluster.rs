@@ -4,12 +4,11 @@
 //! would be one more thing to install.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use distlock_core::{Error, Kind};
 
 use super::eventually::eventually;
-use super::{Port, Redis, Reply, Server, raw};
+use super::{Redis, Reply, Server, raw};
 
 mod migration;
 
@@ -270,15 +269,12 @@ impl Cluster {
 }
 
 fn node(options: &impl Fn(Redis) -> Redis) -> Result<Redis, Error> {
-    let trouble = |e| Error::new(Kind::Store, "a cluster node has no port for its bus").because(e);
-    let bus = Arc::new(Port::claim().map_err(trouble)?);
     let redis = Redis::new()
-        .arg("cluster-enabled", "yes")
         .arg("cluster-config-file", "nodes.conf")
         .arg("cluster-node-timeout", "1000")
         .arg("cluster-require-full-coverage", "no")
         .arg("cluster-announce-ip", "127.0.0.1");
-    Ok(options(redis).bus(bus))
+    options(redis).cluster_node()
 }
 
 async fn has(node: &Server, command: &[&str], line: &str) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use distlock_core::Error;
+use distlock_core::{Error, Kind};
 
 use super::{Port, Program, Server, WallClock};
 
@@ -123,11 +123,18 @@ impl Redis {
         self.unix_socket()
     }
 
-    /// Talks to other nodes of its cluster on this port.
-    pub(super) fn bus(mut self, port: Arc<Port>) -> Self {
-        self = self.arg("cluster-port", &port.number().to_string());
-        self.bus = Some(port);
-        self
+    /// A node of a cluster, with a port of its own to talk to the others: by itself it would take one
+    /// that the kernel may have given to somebody.
+    ///
+    /// # Errors
+    /// When every port is taken.
+    pub fn cluster_node(mut self) -> Result<Self, Error> {
+        let trouble =
+            |e| Error::new(Kind::Store, "a cluster node has no port for its bus").because(e);
+        let bus = Arc::new(Port::claim().map_err(trouble)?);
+        self = self.arg("cluster-enabled", "yes").arg("cluster-port", &bus.number().to_string());
+        self.bus = Some(bus);
+        Ok(self)
     }
 
     /// The program with these options.
