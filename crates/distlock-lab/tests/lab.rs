@@ -103,6 +103,17 @@ fn seeds_that_found_something_find_it_no_more() {
     }
 }
 
+/// The rounds of the long run that were not as expected once.
+#[test]
+fn rounds_that_found_something_find_it_no_more() {
+    for (store, round) in [("mysql", "61"), ("redlock3", "45"), ("postgres-advisory", "99")] {
+        let random = ["--story", "random", "--seed", "7", "--rounds", "1", "--from", round];
+        let done = lab(&random).args(["--store", store]).output().unwrap();
+        assert!(done.status.success(), "{store}: {}", said(&done));
+        assert!(said(&done).contains("1 random rounds"), "{store}: {}", said(&done));
+    }
+}
+
 /// The processes below one, as the kernel lists them.
 fn below(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
