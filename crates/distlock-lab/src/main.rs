@@ -29,10 +29,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
-    let connect = |url: &str| -> distlock::seam::Fut<'static, _> {
-        let url = url.to_owned();
-        Box::pin(async move { distlock::connect(url).await })
-    };
+    let connect =
+        |url: &str| -> distlock::seam::Fut<'static, _> { Box::pin(place::connect(url.to_owned())) };
     // Its clients are this program again.
     if let Some(code) = as_child_of(connect, &[(role::NAME, role::play)]) {
         return code;

@@ -28,13 +28,25 @@ pub(crate) struct Place {
 /// Each road of a cluster's client is at a host of its own, because the ports are the same.
 static HOST: AtomicU16 = AtomicU16::new(1);
 
+/// Connects to a store. A busy machine may not let a server answer in the time that clients give it: then
+/// once more.
+pub(crate) async fn connect(url: String) -> Result<Locks, Error> {
+    let mut tries = 0;
+    loop {
+        match distlock::connect(url.as_str()).await {
+            Err(e) if e.is_transient() && tries < 10 => tries += 1,
+            done => return done,
+        }
+    }
+}
+
 impl Place {
     /// Starts a store.
     pub(crate) async fn start(store: Store, setup: Setup) -> Result<Self, Error> {
         let dir = tempfile::Builder::new().prefix("distlock-lab-").tempdir();
         let dir = dir.map_err(|e| trouble("no directory for the lab").because(e))?;
         let started = stores::start(store, setup, dir.path()).await?;
-        let locks = distlock::connect(&started.url).await?;
+        let locks = connect(started.url.clone()).await?;
         let stores::Started { url, servers, clocks } = started;
         Ok(Self { store, url, servers, clocks, locks, dir })
     }
