@@ -185,13 +185,13 @@ fn crowd() {
 fn blocked() {
     run(async {
         let server = Redis::new().start().await.unwrap();
-        let locks = client(&server, "quarantine=off&timeout=400ms").await;
+        let locks = client(&server, "quarantine=off&timeout=1500ms").await;
         let id = async || ours(&server).await[0].split(' ').next().map(str::to_owned);
         let (before, lock) = (id().await, locks.lock("a"));
         let asking = task(async move { lock.try_acquire().await });
         tokio::task::yield_now().await;
         #[allow(clippy::disallowed_methods)] // what the test is about
-        std::thread::sleep(ms(2000));
+        std::thread::sleep(ms(4000));
         give_back(asking.await.unwrap().unwrap().unwrap()).await;
         assert_eq!(id().await, before, "the connection was fine");
     });

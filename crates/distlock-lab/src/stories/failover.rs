@@ -36,12 +36,14 @@ fn replicated(store: Store) -> Option<Expected> {
 }
 
 fn two_holders(store: Store) -> Option<Expected> {
-    (store.name == "sentinel").then_some(Expected::Violates(&["C2"]))
+    (store.name == "sentinel").then_some(Expected::Violates(&["C2", "C4"]))
 }
 
 /// Replication to a standby is asynchronous unless one asks for more, and nothing waits.
 fn standby(store: Store) -> Option<Expected> {
-    ["postgres", "postgres-version"].contains(&store.name).then_some(Expected::Violates(&["C2"]))
+    ["postgres", "postgres-version"]
+        .contains(&store.name)
+        .then_some(Expected::Violates(&["C2", "C4"]))
 }
 
 async fn tell(scene: &mut Scene) -> Told {
