@@ -2,9 +2,9 @@
 //!
 //! 1. It has one connection that sleeps inside a statement of the server: its doorbell. It sleeps in
 //!    `GET_LOCK`, for a name that another connection of the process has taken for good. Not in
-//!    `SLEEP`: all who sleep there share one mutex, and one who is woken keeps it while it asks
-//!    whether it was killed, which it cannot learn while a second ring is at it. The ring gives up
-//!    after two seconds, and meanwhile nobody else can be rung (MariaDB).
+//!    `SLEEP`: there, rings that come close together take MariaDB two seconds and more, as was
+//!    measured, and others wait behind them. Probably all who sleep there share a mutex, which one
+//!    who is woken keeps while it asks whether it was killed.
 //! 2. Whoever promotes one of its waiters writes that down in the table of news, in the same
 //!    transaction, and ends the sleep with `KILL QUERY`, just before it commits.
 //! 3. The doorbell wakes, reads its news, hands them out and sleeps again. Its statement looks for
