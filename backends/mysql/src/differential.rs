@@ -27,14 +27,7 @@ fn long_lines_answer_as_the_specification_does() {
 }
 
 // Nobody is passed over for being deaf: a row cannot tell who listens.
-distlock_testkit::differential_examples! { Scene:
-    a_crowd_is_served_in_turn,
-    a_crowd_with_exceptions,
-    a_full_memory_drops_what_is_over_first,
-    a_second_revoke_is_told_too,
-    tokens_rise_though_the_clock_falls,
-    who_confirms_lets_its_owners_others_in,
-}
+distlock_testkit::differential_examples!(Scene);
 
 fn name() -> FullName {
     FullName { space: Default::default(), name: Name::new("a").unwrap() }

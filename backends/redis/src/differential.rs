@@ -12,4 +12,4 @@ fn the_scripts_answer_as_the_specification_does() {
     differential::answers_as_the_specification(Scene::new, 700);
 }
 
-distlock_testkit::differential_examples!(Scene);
+distlock_testkit::differential_examples!(Scene, who_is_passed_over_keeps_its_place);

@@ -21,21 +21,22 @@ pub use examples::{
 pub use sequences::answers_as_the_specification;
 pub use subject::{Knows, Play, Subject};
 
-/// A test for each example, at a subject that has a `new`.
+/// A test for each example, at a subject that has a `new`: those that every translation can play, and
+/// what it can besides.
 #[macro_export]
 macro_rules! differential_examples {
-    ($scene:ty) => {
-        $crate::differential_examples! { $scene:
-            a_crowd_is_served_in_turn,
-            a_crowd_with_exceptions,
-            a_full_memory_drops_what_is_over_first,
-            a_second_revoke_is_told_too,
-            tokens_rise_though_the_clock_falls,
-            who_confirms_lets_its_owners_others_in,
-            who_is_passed_over_keeps_its_place,
+    ($scene:ty $(, $more:ident)*) => {
+        $crate::differential_examples! { @each $scene:
+            a_crowd_is_served_in_turn
+            a_crowd_with_exceptions
+            a_full_memory_drops_what_is_over_first
+            a_second_revoke_is_told_too
+            tokens_rise_though_the_clock_falls
+            who_confirms_lets_its_owners_others_in
+            $($more)*
         }
     };
-    ($scene:ty: $($example:ident),+ $(,)?) => {$(
+    (@each $scene:ty: $($example:ident)+) => {$(
         #[tokio::test]
         async fn $example() {
             $crate::differential::$example(<$scene>::new().await).await;

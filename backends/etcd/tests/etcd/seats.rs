@@ -5,11 +5,12 @@ use std::sync::Arc;
 use distlock_core::line::{LineStore, Turn, turn};
 use distlock_core::seam::{Attempt, Event, Released};
 use distlock_core::{Store, Why};
-use distlock_testkit::servers::{etcd_metric, etcdctl};
+use distlock_testkit::servers::etcdctl;
 
 use crate::kit::{LONG, Named, ms, run, scene, server, soon, task, until};
 use crate::steps::{
-    ask, is_gone, is_there, join_new, join_unheard, keep, key, leave, store, take_away,
+    ask, hold_watched, is_gone, is_there, join_new, join_unheard, keep, key, leave, store,
+    take_away,
 };
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -173,15 +174,7 @@ fn old_news() {
             assert!(matches!(granted, Attempt::Granted(_)));
             assert_eq!(holder.release(&quick.key(), None).await.unwrap(), Released::Released);
         }
-        let held = ask("a", LONG);
-        let granted = holder.acquire(&held, None).await.unwrap();
-        assert!(matches!(granted, Attempt::Granted(_)));
-        // Its key, and its line.
-        until("it is watched", async || {
-            let watchers = etcd_metric(&server, "etcd_debugging_mvcc_watcher_total").await;
-            watchers.is_some_and(|n| n >= 2.0)
-        })
-        .await;
+        let held = hold_watched(&server, &*holder, "a").await;
         // Somebody joins: whatever is told of the past is told before.
         let other = store(server.addr()).await;
         let (waits, place) = join_new(&other, "a").await;

@@ -5,14 +5,14 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_core::line::{Joined, Keeping, Lease, LineStore, Proven};
-use distlock_core::seam::{Ask, Kept, Released};
+use distlock_core::seam::{Ask, Attempt, Backend, Kept, Released};
 use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, FullName, Label, Mode, Name, Owner, Patience, ReqId, Why};
 use distlock_etcd::{Etcd, EtcdPlace};
 use distlock_testkit::proxy::{Proxy, Way};
-use distlock_testkit::servers::{Server, etcdctl};
+use distlock_testkit::servers::{Server, etcd_metric, etcdctl};
 
-use crate::kit::{LONG, ms};
+use crate::kit::{LONG, ms, until};
 
 pub(crate) fn ask(name: &str, ttl: Duration) -> Ask {
     Ask {
@@ -107,6 +107,19 @@ pub(crate) async fn count(server: &Server, prefix: &str) -> usize {
 /// How many tombstones there are.
 pub(crate) async fn graves(server: &Server) -> usize {
     count(server, "/distlock/:gone/").await
+}
+
+/// Takes a free lock for long, until its key and its line are watched.
+pub(crate) async fn hold_watched(server: &Server, holder: &dyn Backend, name: &str) -> Ask {
+    let held = ask(name, LONG);
+    let granted = holder.acquire(&held, None).await.unwrap();
+    assert!(matches!(granted, Attempt::Granted(_)));
+    until("it is watched", async || {
+        let watchers = etcd_metric(server, "etcd_debugging_mvcc_watcher_total").await;
+        watchers.is_some_and(|n| n >= 2.0)
+    })
+    .await;
+    held
 }
 
 /// Has the client's lease retired, by the tombstones of many that left without an answer.

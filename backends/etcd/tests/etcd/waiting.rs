@@ -1,6 +1,6 @@
 //! Waiting: who is woken, and what becomes of one whose lease ends.
 
-use distlock_core::seam::{Attempt, Event};
+use distlock_core::seam::Event;
 use distlock_core::{Clock, Kind, Store, Why};
 use distlock_testkit::servers::{Server, etcd_metric, etcdctl};
 
@@ -8,7 +8,7 @@ use crate::kit::{
     LONG, Named, client, connect, give_back, line_of, ms, run, scene, server, soon, take, task,
     timed, until,
 };
-use crate::steps::{ask, store};
+use crate::steps::{hold_watched, store};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("a_release_wakes_one_of_many", one_wake_up),
@@ -174,15 +174,7 @@ fn compacted_alive() {
         let (server, proxy) = scene().await;
         let holder = store(proxy.addr()).await.into_backend();
         let mut news = holder.events().unwrap();
-        let held = ask("a", LONG);
-        let granted = holder.acquire(&held, None).await.unwrap();
-        assert!(matches!(granted, Attempt::Granted(_)));
-        // Its key, and its line.
-        until("it is watched", async || {
-            let watchers = etcd_metric(&server, "etcd_debugging_mvcc_watcher_total").await;
-            watchers.is_some_and(|n| n >= 2.0)
-        })
-        .await;
+        let held = hold_watched(&server, &*holder, "a").await;
         proxy.cut_both();
         proxy.reset();
         compact(&server).await;

@@ -54,3 +54,10 @@ pub(crate) fn connections(server: &Server) -> Vec<u64> {
                 WHERE ID <> CONNECTION_ID() AND COMMAND <> 'Daemon' AND USER <> 'system user'";
     ask(server, list).lines().filter_map(|l| l.trim().parse().ok()).collect()
 }
+
+/// The doorbells that sleep just now.
+pub(crate) fn doorbells(server: &Server) -> Vec<String> {
+    let list = "SELECT ID FROM information_schema.PROCESSLIST \
+                WHERE INFO LIKE '%) AS rung' AND ID <> CONNECTION_ID() ORDER BY ID";
+    ask(server, list).lines().map(str::to_owned).collect()
+}

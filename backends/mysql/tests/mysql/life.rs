@@ -8,8 +8,8 @@ use distlock_testkit::fellow::Fellow;
 use distlock_testkit::servers::{Mariadb, WallClock};
 
 use crate::kit::{
-    BOTH, LONG, Named, ask, client, connections, give_back, line_of, ms, run, soon, start, take,
-    task, until,
+    BOTH, LONG, Named, ask, client, connections, doorbells, give_back, line_of, ms, run, soon,
+    start, take, task, until,
 };
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -143,14 +143,12 @@ fn bell() {
             let lock = other.lock("a").ttl(ms(60_000));
             let waiting = task(async move { lock.acquire().await });
             line_of(&one, "a", 1).await;
-            let sleeping = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE '%) AS rung' \
-                            AND ID <> CONNECTION_ID()";
-            until("a doorbell", async || !ask(&server, sleeping).is_empty()).await;
-            for id in ask(&server, sleeping).lines() {
+            until("a doorbell", async || !doorbells(&server).is_empty()).await;
+            for id in doorbells(&server) {
                 ask(&server, &format!("KILL {id}"));
             }
             if round == 1 {
-                until("it is hung again", async || !ask(&server, sleeping).is_empty()).await;
+                until("it is hung again", async || !doorbells(&server).is_empty()).await;
             }
             give_back(held).await;
             give_back(soon("its turn", waiting).await.unwrap().unwrap()).await;
@@ -165,9 +163,7 @@ fn rings() {
         let server = start(Mariadb::new()).await;
         let holder = client(&server, "").await;
         let held = take(&holder, "a", LONG).await;
-        let asleep = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE '%) AS rung' \
-                      AND ID <> CONNECTION_ID()";
-        let bells = || ask(&server, asleep).lines().map(str::to_owned).collect::<Vec<_>>();
+        let bells = || doorbells(&server);
         until("a doorbell", async || bells().len() == 1).await;
         let first = bells();
         // Who waits has the connection that its doorbell sleeps beside.
@@ -235,9 +231,7 @@ fn revoked() {
         let (one, other) = (client(&server, "").await, client(&server, "").await);
         let held = take(&one, "a", LONG).await;
         // Renewed in minutes only: what tells it sooner is the bell.
-        let sleeping = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%) AS rung' \
-                        AND ID <> CONNECTION_ID()";
-        until("a doorbell", async || ask(&server, sleeping) != "0").await;
+        until("a doorbell", async || !doorbells(&server).is_empty()).await;
         other.force("a", None, Force::Revoke).await.unwrap();
         soon("it is told", held.lost()).await;
     });

@@ -6,8 +6,8 @@ use distlock_testkit::servers::Mariadb;
 use sqlx::{Connection, MySqlConnection};
 
 use crate::kit::{
-    LONG, Named, ask, client, connect, give_back, line_of, ms, run, soon, start, take, task, until,
-    url,
+    LONG, Named, ask, client, connect, doorbells, give_back, line_of, ms, run, soon, start, take,
+    task, until, url,
 };
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -115,12 +115,8 @@ fn limited() {
         let held = take(&one, "a", LONG).await;
         let lock = other.lock("a").ttl(LONG);
         let waiting = task(async move { lock.acquire().await });
-        let bells = || {
-            let sleeping = "SELECT ID FROM information_schema.PROCESSLIST \
-                            WHERE INFO LIKE '%) AS rung' AND ID <> CONNECTION_ID() ORDER BY ID";
-            ask(&server, sleeping)
-        };
-        until("two doorbells", async || bells().lines().count() == 2).await;
+        let bells = || doorbells(&server);
+        until("two doorbells", async || bells().len() == 2).await;
         let before = bells();
         Clock::system().sleep(ms(3000)).await;
         // One that is just between two naps is not seen; one that was hung again has another number.
