@@ -102,12 +102,15 @@ impl Proxy {
                         Err(_) => return,
                     },
                 };
+                // Before it counts: whoever saw it counted may reset it, also while the server is
+                // still being reached.
+                let resets = forecast.borrow().resets;
                 shared.accepted.fetch_add(1, Ordering::AcqRel);
                 let (forecast, state) = (forecast.clone(), shared.clone());
                 task(async move {
                     let reached = Clock::system().now().plus(patience);
                     let Some(server) = reach(server, reached).await else { return };
-                    carry(client, server, forecast, state).await;
+                    carry(client, server, resets, forecast, state).await;
                 });
             }
         });
@@ -188,10 +191,10 @@ async fn reach(server: SocketAddr, until: BootInstant) -> Option<TcpStream> {
 async fn carry(
     client: TcpStream,
     server: TcpStream,
+    resets: u64,
     mut forecast: watch::Receiver<Weather>,
     state: Arc<State>,
 ) {
-    let resets = forecast.borrow().resets;
     for stream in [&client, &server] {
         let _ = stream.set_nodelay(true);
     }
@@ -380,5 +383,21 @@ mod tests {
         let addr = proxy.addr();
         drop(proxy);
         until("the port closes", async || TcpStream::connect(addr).await.is_err()).await;
+    }
+
+    /// One that was accepted while its server was not reached yet is open, too.
+    #[tokio::test]
+    async fn a_reset_ends_a_connection_that_is_only_being_made() {
+        let port = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let late = port.local_addr().unwrap();
+        drop(port);
+        let proxy = Proxy::to_late(late, Duration::from_secs(60)).await.unwrap();
+        let mut client = TcpStream::connect(proxy.addr()).await.unwrap();
+        until("it is accepted", async || proxy.accepted() == 1).await;
+        proxy.reset();
+        // Now there is somebody to be reached, who says nothing.
+        let _listener = TcpListener::bind(late).await.unwrap();
+        let end = soon("the end", client.read(&mut [0])).await;
+        assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
     }
 }
