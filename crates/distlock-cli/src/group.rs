@@ -18,6 +18,8 @@ struct Seen {
     process: Process,
     parent: Option<Pid>,
     group: Option<Pid>,
+    /// The letter of its state.
+    state: u8,
 }
 
 /// The processes of a command. Besides the group only what descends from the command itself is
@@ -65,6 +67,13 @@ impl Crew {
     /// The living ones, besides one.
     pub(crate) fn others(&mut self, besides: Pid) -> Vec<Process> {
         self.members().iter().map(|m| m.process).filter(|p| p.pid != besides).collect()
+    }
+
+    /// Whether one waits in the kernel for a child that is stopped. That is a shell to which Ctrl-Z
+    /// came while it started a program by vfork(2): it neither stops, so nobody is told, nor goes
+    /// on before that child does.
+    pub(crate) fn is_stuck(&mut self) -> bool {
+        is_stuck(&self.members())
     }
 
     /// There is no system call for it; `/proc` knows.
@@ -135,6 +144,11 @@ impl Crew {
     }
 }
 
+fn is_stuck(members: &[Seen]) -> bool {
+    let waits = |pid| members.iter().any(|m| m.state == b'D' && Some(m.process.pid) == pid);
+    members.iter().any(|m| m.state == b'T' && waits(m.parent))
+}
+
 fn look(pid: Pid) -> Option<Seen> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // "pid (any name) state ppid pgrp … starttime …": the name may hold anything, so count from
@@ -145,5 +159,31 @@ fn look(pid: Pid) -> Option<Seen> {
     }
     let pid_at = |i: usize| fields.get(i).and_then(|n| n.parse().ok()).and_then(Pid::from_raw);
     let started = fields.get(19)?.parse().ok()?;
-    Some(Seen { process: Process { pid, started }, parent: pid_at(1), group: pid_at(2) })
+    let state = fields.first()?.bytes().next()?;
+    Some(Seen { process: Process { pid, started }, parent: pid_at(1), group: pid_at(2), state })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(pid: i32, parent: i32, state: u8) -> Seen {
+        let (pid, parent) = (Pid::from_raw(pid).unwrap(), Pid::from_raw(parent));
+        Seen { process: Process { pid, started: 1 }, parent, group: Some(pid), state }
+    }
+
+    #[test]
+    fn only_who_waits_in_the_kernel_for_a_stopped_child_is_stuck() {
+        assert!(is_stuck(&[seen(10, 9, b'D'), seen(11, 10, b'T')]));
+        // One that stops its own child goes on by itself, and so does one that waits for the disk.
+        assert!(!is_stuck(&[seen(10, 9, b'S'), seen(11, 10, b'T')]));
+        assert!(!is_stuck(&[seen(10, 9, b'D'), seen(11, 10, b'R'), seen(12, 11, b'T')]));
+        assert!(!is_stuck(&[]));
+    }
+
+    #[test]
+    fn the_state_of_a_process_is_read() {
+        let me = look(rustix::process::getpid()).expect("this process");
+        assert!(me.state.is_ascii_uppercase(), "{}", me.state);
+    }
 }

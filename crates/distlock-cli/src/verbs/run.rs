@@ -21,6 +21,8 @@ use crate::wait::{self, Turn};
 /// How often a group that must end is looked at.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// How often a command that has the terminal is looked at.
+const GLANCE: Duration = Duration::from_secs(1);
 const GIVE_UP: Duration = Duration::from_secs(5);
 const UNSTOPPABLE: &str = "a command under a lock cannot be suspended; it goes on";
 
@@ -205,8 +207,21 @@ impl Work<'_> {
                 biased;
                 heard = signals.next() => self.hear(heard),
                 _ = self.guard.lost(), if running => self.lost(),
-                () = self.clock.sleep_until(wake) => {}
+                () = self.clock.sleep_until(self.glance().min(wake)) => {
+                    // A stop that its parent is not told of.
+                    if self.terminal.is_some() && self.crew.is_stuck() {
+                        self.stopped(Signal::TSTP.as_raw());
+                    }
+                }
             }
+        }
+    }
+
+    /// When to look at it next, if somebody may press Ctrl-Z.
+    fn glance(&self) -> BootInstant {
+        match self.terminal {
+            Some(_) => self.clock.now().plus(GLANCE),
+            None => BootInstant::FAR,
         }
     }
 
