@@ -1,8 +1,12 @@
 //! Writes of many tasks in one transaction.
 //!
 //! A write that finds few others under way goes at once, by itself. What comes while there are more
-//! waits until one of them ends, and then goes with all that wait: one round trip, and one entry in
-//! the cluster's log. Inside, each is what it was, and idempotent; asked again, all are.
+//! waits, and goes with all that wait: one round trip, and one entry in the cluster's log. Inside,
+//! each is what it was, and idempotent; asked again, all are.
+//!
+//! What goes together costs the server less, so a crowd should not leave in small parties: with
+//! another transaction under way, those who wait are sent when they are half as many as are in it,
+//! and in any case when it ends.
 //!
 //! Nobody needs a turn of the link for it: it sees to it itself that few are under way.
 //!
@@ -19,8 +23,8 @@ use super::link::{Answer, Link};
 use super::proto::{Do, Done, RequestOp, TxnRequest, TxnResponse};
 use super::trouble::Fault;
 
-/// So many are under way before others wait. What goes together costs the server less, so few are
-/// better for a crowd; with one alone, a task beside another would wait for it each time.
+/// So many transactions are under way at most. With one alone, a task beside another would wait for
+/// it each time, and the server would rest while we read its answers.
 const FLIGHTS: usize = 2;
 /// So many go together: etcd takes 128 operations in all, and a join has a few inside.
 const MOST: usize = 48;
@@ -35,7 +39,9 @@ pub(crate) struct Together {
 
 #[derive(Default)]
 struct State {
+    /// How many transactions are under way, and how many writes in them.
     flying: usize,
+    aloft: usize,
     waiting: VecDeque<Waiting>,
     /// How many ever waited.
     numbers: u64,
@@ -63,16 +69,7 @@ impl Together {
         if engine::on_library_thread() {
             return self.link.txn_in_turn(&write).await;
         }
-        let room = {
-            let mut state = self.state();
-            if state.flying < FLIGHTS {
-                state.flying += 1;
-                Ok(write)
-            } else {
-                Err(state.wait(lock, write))
-            }
-        };
-        let (number, answer) = match room {
+        let (number, answer) = match self.alone_or_in_line(lock, write) {
             Ok(write) => {
                 let _flight = Flight(self);
                 return self.link.txn_in_turn(&write).await;
@@ -88,19 +85,42 @@ impl Together {
         }
     }
 
-    /// Sends what waits, until nothing does.
-    async fn serve(self: Arc<Self>) {
-        loop {
-            let some = {
-                let mut state = self.state();
-                let some = state.take();
-                if some.is_empty() {
-                    state.flying -= 1;
-                    return;
-                }
-                some
-            };
+    /// A write that goes at once, or where the answer comes to one that waits.
+    fn alone_or_in_line(
+        self: &Arc<Self>,
+        lock: &FullName,
+        write: TxnRequest,
+    ) -> Result<TxnRequest, (u64, oneshot::Receiver<Sent>)> {
+        let mut state = self.state();
+        if state.waiting.is_empty() && state.has_room(1) {
+            state.leaves(1);
+            return Ok(write);
+        }
+        let waits = state.wait(lock, write);
+        self.go(state);
+        Err(waits)
+    }
+
+    /// Sends what waits, if it may go.
+    fn go(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let some = state.next();
+        drop(state);
+        if !some.is_empty() {
+            let all = self.clone();
+            engine::spawn(async move { all.serve(some).await });
+        }
+    }
+
+    /// Sends some, and whatever may go when they have their answers.
+    async fn serve(self: Arc<Self>, mut some: Vec<Waiting>) {
+        while !some.is_empty() {
+            let writes = some.len();
             self.send(some).await;
+            some = {
+                let mut state = self.state();
+                state.lands(writes);
+                state.next()
+            };
         }
     }
 
@@ -146,6 +166,33 @@ impl Together {
 }
 
 impl State {
+    /// Whether so many may leave now.
+    fn has_room(&self, writes: usize) -> bool {
+        self.flying == 0 || self.flying < FLIGHTS && writes * 2 >= self.aloft
+    }
+
+    fn leaves(&mut self, writes: usize) {
+        self.flying += 1;
+        self.aloft += writes;
+    }
+
+    fn lands(&mut self, writes: usize) {
+        self.flying -= 1;
+        self.aloft -= writes;
+    }
+
+    /// What leaves now.
+    fn next(&mut self) -> Vec<Waiting> {
+        if !self.has_room(self.waiting.len()) {
+            return Vec::new();
+        }
+        let some = self.take();
+        if !some.is_empty() {
+            self.leaves(some.len());
+        }
+        some
+    }
+
     /// A write waits; its number, and where its answer comes.
     fn wait(&mut self, lock: &FullName, write: TxnRequest) -> (u64, oneshot::Receiver<Sent>) {
         let (answer, said) = oneshot::channel();
@@ -187,13 +234,8 @@ struct Flight<'a>(&'a Arc<Together>);
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        if state.waiting.is_empty() {
-            state.flying -= 1;
-            return;
-        }
-        drop(state);
-        let all = self.0.clone();
-        engine::spawn(async move { all.serve().await });
+        state.lands(1);
+        self.0.go(state);
     }
 }
 
@@ -222,6 +264,31 @@ mod tests {
         assert_eq!(names(&state.take()), ["a", "b"]);
         assert_eq!(names(&state.take()), ["a"]);
         assert!(state.take().is_empty());
+    }
+
+    #[test]
+    fn a_crowd_leaves_together_and_waits_for_no_more_than_what_is_under_way() {
+        let (mut state, mut said) = (State::default(), Vec::new());
+        let mut names = 0;
+        let mut comes = |state: &mut State| {
+            names += 1;
+            let name = Name::new(names.to_string()).unwrap();
+            let lock = FullName { space: Default::default(), name };
+            said.push(state.wait(&lock, txn::leave("a", 1)));
+            state.next().len()
+        };
+        assert!(state.has_room(1), "nothing is under way");
+        state.leaves(10);
+        assert!(!state.has_room(1));
+        let left: Vec<usize> = (0..5).map(|_| comes(&mut state)).collect();
+        assert_eq!(left, [0, 0, 0, 0, 5], "half as many as are under way");
+        assert_eq!(comes(&mut state), 0, "two are under way");
+        state.lands(10);
+        assert_eq!(state.next().len(), 0, "one of five: it waits for them");
+        state.lands(5);
+        assert_eq!(state.next().len(), 1, "nothing is under way");
+        // Beside one alone another goes at once.
+        assert!(state.has_room(1));
     }
 
     #[test]
