@@ -271,21 +271,33 @@ impl Scene {
         seconds: u64,
     ) -> Result<u64, Trouble> {
         let line = format!("take {lock} {lock} {} once -", seconds * 1000);
-        let asked = self.clients[who].begin(&line).await;
-        self.granted(who, asked).await
+        self.gets(who, &line).await
     }
 
     /// A client takes a lock, however long it has to wait.
     pub(crate) async fn takes(&mut self, who: usize, lock: &str) -> Result<u64, Trouble> {
-        let asked = self.asks(who, lock).await;
-        self.granted(who, asked).await
+        let line = self.take_line(&format!("take {lock}"), lock, true, None);
+        self.gets(who, &line).await
     }
 
     /// A client takes a lock that nobody renews.
     pub(crate) async fn takes_once(&mut self, who: usize, lock: &str) -> Result<u64, Trouble> {
         let line = self.take_line(&format!("take {lock}"), lock, false, None);
-        let asked = self.clients[who].begin(&line).await;
-        self.granted(who, asked).await
+        self.gets(who, &line).await
+    }
+
+    /// A client asks until it is granted what it asks for. A store that stood still for a moment
+    /// lets a first question fail, and one asks again then.
+    async fn gets(&mut self, who: usize, line: &str) -> Result<u64, Trouble> {
+        let clock = Clock::system();
+        let end = clock.now().plus(PATIENCE);
+        loop {
+            let asked = self.clients[who].begin(line).await;
+            match self.granted(who, asked).await {
+                Err(_) if clock.now() < end => clock.sleep(Duration::from_millis(50)).await,
+                told => return told,
+            }
+        }
     }
 
     /// A client tries a lock for a while; whether it got it, and what it was told.

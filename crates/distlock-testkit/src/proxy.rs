@@ -388,9 +388,8 @@ mod tests {
     /// One that was accepted while its server was not reached yet is open, too.
     #[tokio::test]
     async fn a_reset_ends_a_connection_that_is_only_being_made() {
-        let port = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let late = port.local_addr().unwrap();
-        drop(port);
+        let port = crate::servers::Port::claim().unwrap();
+        let late = port.addr();
         let proxy = Proxy::to_late(late, Duration::from_secs(60)).await.unwrap();
         let mut client = TcpStream::connect(proxy.addr()).await.unwrap();
         until("it is accepted", async || proxy.accepted() == 1).await;

@@ -173,16 +173,18 @@ impl Site {
         Clock::system()
     }
 
-    /// A TTL short enough to wait for several of them.
+    /// A TTL short enough to wait for several of them, and long enough that a machine which stands
+    /// still for a moment loses none.
     #[must_use]
     pub fn ttl(&self) -> Duration {
-        self.grantable(Duration::from_secs(1))
+        self.grantable(Duration::from_secs(4))
     }
 
     /// A TTL for a hold that has to be kept by renewal alone, on a machine busy with other tests.
     #[must_use]
     pub fn steady(&self) -> Duration {
-        self.grantable(Duration::from_secs(4))
+        let given_up = self.capability().drift_floor * 2;
+        self.grantable(Duration::from_secs(4) + given_up)
     }
 
     /// The shortest TTL worth testing: for locks that are to run out.

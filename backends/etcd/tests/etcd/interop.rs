@@ -108,7 +108,7 @@ fn one_prefix() {
         let lock = locks.lock("a").ttl(LONG);
         let waiting = task(async move { lock.acquire().await.map(drop) });
         line_of(&locks, "a", 1).await;
-        let lingering = locks.lock("b").ttl(LONG).min_hold(ms(3000)).acquire().await.unwrap();
+        let lingering = locks.lock("b").ttl(LONG).min_hold(ms(20_000)).acquire().await.unwrap();
         give_back(lingering).await;
         let all = etcdctl(&server, &["get", "", "--from-key", "--keys-only"]).await.unwrap();
         let keys: Vec<_> = all.lines().filter(|l| !l.is_empty()).collect();

@@ -52,8 +52,3 @@ pub(crate) async fn busy(locks: &Locks, name: &str) -> Busy {
         Err(busy) => busy,
     }
 }
-
-/// Has a lease of this TTL made, so that the next acquire is one call.
-pub(crate) async fn warm(locks: &Locks, ttl: Duration) {
-    give_back(take(locks, "warm", ttl).await).await;
-}

@@ -146,7 +146,7 @@ fn lingering() {
         let server = server().await;
         let store = store(server.addr()).await;
         let (one, place) = join_new(&store, "a").await;
-        assert!(store.linger(&one.key(), &place, ms(2000)).await.unwrap());
+        assert!(store.linger(&one.key(), &place, ms(6000)).await.unwrap());
         let (two, next) = join_new(&store, "a").await;
         assert_ne!(key(&store, &next), key(&store, &place));
         let line = store.line(&two.lock, &next).await.unwrap();

@@ -148,7 +148,7 @@ async fn compact(server: &Server) {
 fn compacted() {
     run(async {
         let (server, proxy) = scene().await;
-        let url = format!("etcd://{}?timeout=1s", proxy.addr());
+        let url = format!("etcd://{}?timeout=5s", proxy.addr());
         let (locks, look) = (connect(&url).await.unwrap(), client(&server).await);
         let held = take(&look, "a", LONG).await;
         let lock = locks.lock("a").ttl(LONG);

@@ -86,43 +86,60 @@ fn s20() {
     let dir = tempdir().unwrap();
     run(async {
         let store = open(dir.path());
-        let mut holder = Agent::new(dir.path());
-        holder.ask("lock x");
-        // First in line, so that its thread is inside flock when it is given up.
-        let want = ask("x", Patience::Forever);
-        let mut first = Box::pin(store.lock(&want, &|_| ()));
-        assert!(polls(1, first.as_mut()).await.is_none());
-        until_in_line(dir.path(), "x", 1);
-        let mut second = Agent::new(dir.path());
-        second.say("lock x");
-        until_in_line(dir.path(), "x", 2);
-        drop(first);
-        until_in_line(dir.path(), "x", 1);
-        let start = std::time::Instant::now();
-        assert_eq!(holder.ask("unlock"), "free");
-        second.token();
-        eprintln!("s20: next in after {:?}", start.elapsed());
-        assert!(start.elapsed() < Duration::from_millis(500), "not only by the look of a second");
-        assert!(attempt(&store, "x").await.is_err());
+        let mut took = Vec::new();
+        for _ in 0..5 {
+            let mut holder = Agent::new(dir.path());
+            holder.ask("lock x");
+            // First in line, so that its thread is inside flock when it is given up.
+            let want = ask("x", Patience::Forever);
+            let mut first = Box::pin(store.lock(&want, &|_| ()));
+            assert!(polls(1, first.as_mut()).await.is_none());
+            until_in_line(dir.path(), "x", 1);
+            let mut second = Agent::new(dir.path());
+            second.say("lock x");
+            until_in_line(dir.path(), "x", 2);
+            drop(first);
+            until_in_line(dir.path(), "x", 1);
+            let start = std::time::Instant::now();
+            assert_eq!(holder.ask("unlock"), "free");
+            second.token();
+            took.push(start.elapsed());
+            assert!(attempt(&store, "x").await.is_err());
+            second.ask("unlock");
+        }
+        not_by_the_look(took);
     });
+}
+
+/// Whoever is next looks once a second by itself, half a second away on average: most of them were
+/// told, however busy the machine was for one or the other.
+fn not_by_the_look(mut took: Vec<Duration>) {
+    took.sort();
+    eprintln!("next in after {took:?}");
+    assert!(took[took.len() / 2] < Duration::from_millis(300), "{took:?}");
 }
 
 /// Neither a dead holder nor a thread of the dead tells anybody: only the giving up itself can.
 fn s20_dead() {
     let dir = tempdir().unwrap();
-    let mut agents: Vec<_> = (0..3).map(|_| Agent::new(dir.path())).collect();
-    let [holder, first, second] = &mut agents[..] else { unreachable!() };
-    holder.ask("lock x");
-    first.say("begin x");
-    until_in_line(dir.path(), "x", 1);
-    second.say("lock x");
-    until_in_line(dir.path(), "x", 2);
-    assert_eq!(first.ask("cancel"), "cancelled");
-    first.kill();
-    let start = std::time::Instant::now();
-    holder.kill();
-    second.token();
-    assert!(start.elapsed() < Duration::from_millis(500), "not only by the look of a second");
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let mut agents: Vec<_> = (0..3).map(|_| Agent::new(dir.path())).collect();
+        let [holder, first, second] = &mut agents[..] else { unreachable!() };
+        holder.ask("lock x");
+        first.say("begin x");
+        until_in_line(dir.path(), "x", 1);
+        second.say("lock x");
+        until_in_line(dir.path(), "x", 2);
+        assert_eq!(first.ask("cancel"), "cancelled");
+        first.kill();
+        let start = std::time::Instant::now();
+        holder.kill();
+        second.token();
+        took.push(start.elapsed());
+        second.ask("unlock");
+    }
+    not_by_the_look(took);
 }
 
 fn patience() {

@@ -24,7 +24,7 @@ fn kill_holder() {
     let dir = tempdir().unwrap();
     run(async {
         let store = open(dir.path());
-        let mut worst = Duration::ZERO;
+        let mut took = Vec::new();
         for _ in 0..10 {
             let mut holder = Agent::new(dir.path());
             holder.say("lock x");
@@ -35,12 +35,14 @@ fn kill_holder() {
             let start = Instant::now();
             holder.kill();
             assert!(next.token() > token);
-            worst = worst.max(start.elapsed());
+            took.push(start.elapsed());
             assert!(attempt(&store, "x").await.is_err());
             next.ask("unlock");
         }
-        eprintln!("kill -9 to the next grant, worst of ten: {worst:?}");
-        assert!(worst < Duration::from_millis(900), "by the kernel, not by the look: {worst:?}");
+        took.sort();
+        eprintln!("kill -9 to the next grant: {took:?}");
+        // Most of them, however busy the machine was for one or the other.
+        assert!(took[5] < Duration::from_millis(300), "by the kernel, not by the look: {took:?}");
     });
 }
 

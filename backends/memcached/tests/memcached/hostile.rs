@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Kind, Outcome, Owner};
+use distlock_core::{Kind, Outcome, Owner};
 use distlock_memcached::Memcached;
-use distlock_testkit::servers::{full_memcached, memcached, silent_memcached};
+use distlock_testkit::servers::{Port, full_memcached, memcached, silent_memcached};
+use distlock_testkit::wait::timed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -32,13 +33,10 @@ async fn wrong_urls_say_what_is_right() {
 
 #[tokio::test]
 async fn nobody_there_is_said_at_once() {
-    let port = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let address = port.local_addr().unwrap();
-    drop(port);
-    let clock = Clock::system();
-    let start = clock.now();
-    let e = connect(address).await.expect_err("nobody is there");
-    assert!(clock.now().since(start) < Duration::from_secs(2));
+    let port = Port::claim().unwrap();
+    let (took, answer) = timed(connect(port.addr())).await;
+    let e = answer.expect_err("nobody is there");
+    assert!(took < Duration::from_secs(2), "{took:?}");
     assert!(e.kind() == Kind::Unreachable && e.is_transient(), "{e:?}");
     assert!(
         e.hint().is_some_and(|h| h.contains("-l")) && e.to_string().contains("refused"),

@@ -9,7 +9,7 @@ use distlock_testkit::servers::{Mariadb, WallClock};
 
 use crate::kit::{
     BOTH, LONG, Named, ask, client, connections, doorbells, give_back, line_of, ms, run, soon,
-    start, take, task, until,
+    start, take, task, timed, until,
 };
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -38,7 +38,8 @@ fn s35_killed() {
             assert!(held.check().is_ok());
             assert!(locks.lock("a").try_acquire().await.unwrap().is_err());
             for id in connections(&server) {
-                ask(&server, &format!("KILL {id}"));
+                // One that has just ended by itself is no error here.
+                let _ = Mariadb::ask(&server, &format!("KILL {id}"));
             }
             give_back(held).await;
             give_back(take(&locks, "a", LONG).await).await;
@@ -60,13 +61,13 @@ fn s36_clock() {
             }
             for query in ["", "algorithm=version"] {
                 let (one, other) = (client(&server, query).await, client(&server, query).await);
-                let held = take(&one, "a", ms(4000)).await;
-                assert!(held.remaining() <= ms(4000) && held.remaining() > ms(1));
-                let lock = other.lock("a").ttl(ms(4000));
+                let held = take(&one, "a", ms(6000)).await;
+                assert!(held.remaining() <= ms(6000) && held.remaining() > ms(1));
+                let lock = other.lock("a").ttl(ms(6000));
                 let waiting = task(async move { lock.acquire().await });
                 line_of(&one, "a", 1).await;
                 // Kept by renewal for longer than its TTL, and not a moment in others' hands.
-                Clock::system().sleep(ms(5000)).await;
+                Clock::system().sleep(ms(7000)).await;
                 assert!(held.check().is_ok() && !waiting.is_finished());
                 let token = held.token();
                 give_back(held).await;
@@ -74,7 +75,7 @@ fn s36_clock() {
                 assert!(turn.token() > token);
                 // One that nobody keeps is over with its TTL, on the server's clock.
                 let ticket = turn.detach().unwrap();
-                let next = soon("its end", one.lock("a").ttl(ms(4000)).acquire()).await.unwrap();
+                let next = soon("its end", one.lock("a").ttl(ms(6000)).acquire()).await.unwrap();
                 assert!(next.token() > ticket.token);
                 give_back(next).await;
             }
@@ -88,13 +89,15 @@ fn s36_rows() {
         for back in [false, true] {
             let clock = WallClock::new().unwrap();
             let server = start(Mariadb::new().clock(&clock)).await;
-            let query = "algorithm=row-lock";
+            // A statement counts how long it waits on that clock, too: there must be time for one
+            // that waits for longer than it was told to.
+            let query = "algorithm=row-lock&timeout=20s";
             let (one, other) = (client(&server, query).await, client(&server, query).await);
             let mut last = None;
             for _ in 0..2 {
-                let held = take(&one, "a", ms(4000)).await;
+                let held = take(&one, "a", ms(6000)).await;
                 assert!(Some(held.token()) > last);
-                let lock = other.lock("a").ttl(ms(4000));
+                let lock = other.lock("a").ttl(ms(6000));
                 let waiting = task(async move { lock.acquire().await });
                 let five = Duration::from_secs(300);
                 if back {
@@ -103,7 +106,7 @@ fn s36_rows() {
                     clock.forward(five);
                 }
                 // Kept for longer than its TTL, and not a moment in others' hands.
-                Clock::system().sleep(ms(5000)).await;
+                Clock::system().sleep(ms(7000)).await;
                 assert!(held.check().is_ok() && !waiting.is_finished());
                 let token = held.token();
                 give_back(held).await;
@@ -188,7 +191,8 @@ fn rings() {
             let ringers: Vec<_> = (0..4).map(|_| ringer()).collect();
             ringers.into_iter().map(|r| r.join().unwrap()).sum()
         });
-        assert!(slow <= 2, "{slow} rings took two seconds");
+        // One machine that stands still makes all four slow at once; the fault made one in ten so.
+        assert!(slow <= 8, "{slow} rings took two seconds");
         give_back(held).await;
         for turn in waiting {
             soon("its turn", turn).await.unwrap();
@@ -285,13 +289,15 @@ fn no_bells() {
             }));
             line_of(&first, "a", n).await;
         }
-        let began = Clock::system().now();
-        give_back(held).await;
-        for one in waiting {
-            soon("its turn", one).await.unwrap();
-        }
-        let took = Clock::system().now().since(began);
-        assert!(took < ms(10_000), "twenty turns took {took:?}");
+        let turns = async {
+            give_back(held).await;
+            for one in waiting {
+                soon("its turn", one).await.unwrap();
+            }
+        };
+        // By heartbeats alone it would be more than thirty seconds.
+        let (took, ()) = timed(turns).await;
+        assert!(took < ms(20_000), "twenty turns took {took:?}");
     });
 }
 

@@ -80,7 +80,7 @@ fn chained() {
         for kind in ["CHAIN", "RELEASE"] {
             let server = start(Mariadb::new().arg("completion-type", kind)).await;
             for query in ALGORITHMS {
-                let query = format!("{query}&timeout=2s");
+                let query = format!("{query}&timeout=10s");
                 let (one, other) = (client(&server, &query).await, client(&server, &query).await);
                 for _ in 0..3 {
                     for locks in [&one, &other] {

@@ -1,6 +1,8 @@
 //! The server is killed in the midst of grants: none is lost, none is given twice.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use distlock_core::{Clock, Kind};
 use distlock_testkit::fellow::Fellow;
@@ -20,12 +22,12 @@ fn killed() {
             let server = Postgres::new().durable().start().await.unwrap();
             let locks = client(&server, query).await;
             let held = take_for(&locks, "held", LONG).await;
-            let mut seen = BTreeSet::new();
-            for round in 0..4 {
+            let (mut seen, granted) = (BTreeSet::new(), Arc::new(AtomicUsize::new(0)));
+            for round in 1..5 {
                 // Four tasks take and give back while the server dies under them.
                 let busy: Vec<_> = (0..4)
                     .map(|_| {
-                        let locks = locks.clone();
+                        let (locks, granted) = (locks.clone(), granted.clone());
                         task(async move {
                             let mut tokens = Vec::new();
                             loop {
@@ -33,6 +35,7 @@ fn killed() {
                                 {
                                     Ok(Ok(guard)) => {
                                         tokens.push(guard.token());
+                                        granted.fetch_add(1, Ordering::Relaxed);
                                         let _ = guard.release().await;
                                     }
                                     Ok(Err(_)) => {}
@@ -45,7 +48,9 @@ fn killed() {
                         })
                     })
                     .collect();
-                Clock::system().sleep(ms(60 + 37 * round)).await;
+                until("some grants", async || granted.load(Ordering::Relaxed) > 5 * round).await;
+                // In the midst of something, a little later each time.
+                Clock::system().sleep(ms(37 * round as u64)).await;
                 server.kill();
                 for one in busy {
                     for token in soon("its end", one).await.unwrap() {
@@ -112,7 +117,7 @@ fn forgotten() {
 fn eight() {
     run(async {
         let server = Postgres::new().durable().start().await.unwrap();
-        let at = url(server.addr(), "timeout=2s");
+        let at = url(server.addr(), "timeout=10s");
         client(&server, "").await.close().await;
         let mut all: Vec<Fellow> = (0..8).map(|_| Fellow::start("count", &at)).collect();
         let mut tokens = Vec::new();

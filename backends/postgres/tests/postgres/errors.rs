@@ -183,7 +183,14 @@ fn s34() {
             let before = settings(&pooler).await;
             for query in ["", "algorithm=advisory", "algorithm=row-lock"] {
                 let at = url(pooler.addr(), &format!("timeout=3s&{query}"));
-                is(&refused(&at).await, Kind::Refused, "pooler");
+                let e = loop {
+                    let e = refused(&at).await;
+                    // A busy machine may take longer than it has.
+                    if e.kind() != Kind::Unreachable {
+                        break e;
+                    }
+                };
+                is(&e, Kind::Refused, "pooler");
                 // What others get from that pool is as it was.
                 assert_eq!(settings(&pooler).await, before, "{query}");
             }

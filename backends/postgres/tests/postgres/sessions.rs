@@ -227,7 +227,13 @@ fn s34() {
         let session = Server::start(Postgres::pooler(&server, "session")).await.unwrap();
         for query in ALGORITHMS {
             let at = url(pooler.addr(), &format!("timeout=3s&{query}"));
-            let e = soon("an answer", connect(&at)).await.expect_err("refused");
+            let e = loop {
+                let e = soon("an answer", connect(&at)).await.expect_err("refused");
+                // A busy machine may take longer than it has.
+                if e.kind() != Kind::Unreachable {
+                    break e;
+                }
+            };
             assert_eq!(e.kind(), Kind::Refused, "{e:?}");
             assert!(e.hint().is_some_and(|h| h.contains("pooler")), "{e:?}");
             let (locks, direct) =
@@ -473,7 +479,7 @@ fn eight() {
     run(async {
         for query in ALGORITHMS {
             let server = Postgres::new().durable().start().await.unwrap();
-            let at = url(server.addr(), &format!("timeout=2s&{query}"));
+            let at = url(server.addr(), &format!("timeout=10s&{query}"));
             client(&server, query).await.close().await;
             let mut all: Vec<Fellow> = (0..8).map(|_| Fellow::start("count", &at)).collect();
             let mut tokens = Vec::new();

@@ -36,7 +36,7 @@ pub(crate) async fn hammer(path: &std::path::Path) -> String {
     let locks = Locks::from_store(store);
     let pid = std::process::id();
     // Several renewals each, and enough of a TTL that a machine busy with other tests is no loss.
-    let ttl = Duration::from_secs(4);
+    let ttl = Duration::from_secs(8);
     let mut guards = Vec::new();
     for i in 0..8 {
         guards.push(locks.lock(format!("kept {pid} {i}")).ttl(ttl).await.unwrap());
@@ -59,7 +59,7 @@ pub(crate) async fn hammer(path: &std::path::Path) -> String {
         }));
     }
     let clock = Clock::system();
-    clock.sleep(ttl * 5 / 2).await;
+    clock.sleep(ttl + Duration::from_secs(4)).await;
     over.store(true, Ordering::Relaxed);
     let lost = guards.iter().filter(|g| g.check().is_err()).count();
     for task in tasks {

@@ -146,7 +146,7 @@ fn max_hold_is_124_also_for_a_command_that_ignores_term() {
         let began = clock.now();
         let (took, done) = timed(|| scene.run(&args));
         assert_eq!(done.code, 124, "{done:?}");
-        assert!(took < Duration::from_millis(2500), "{took:?}");
+        assert!(took < Duration::from_secs(8), "{took:?}");
         let whole = clock.now().since(began);
         assert!(whole >= Duration::from_millis(850), "{whole:?}");
     }

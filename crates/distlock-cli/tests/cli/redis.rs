@@ -62,7 +62,7 @@ fn a_redis_that_cannot_be_used_has_its_exit_status_and_a_hint() {
 fn the_quarantine_is_announced_while_it_lasts() {
     let host = Host::new();
     let server = host.start(Redis::new());
-    let url = format!("redis://{}?max_ttl=4s", server.addr());
+    let url = format!("redis://{}?max_ttl=8s", server.addr());
     let scene = Scene::memory();
     let told = |done: &Done| done.err.contains("started") && done.err.contains("granting in");
     let hasty = scene.run(&["run", "-n", "--ttl", "2s", "--url", &url, "lock", "--", "true"]);
@@ -75,7 +75,7 @@ fn the_quarantine_is_announced_while_it_lasts() {
     let checked = scene.run(&["check", "--url", &url]);
     assert!(checked.code == 0 && checked.out.contains("works"), "{checked:?}");
     let server = host.start(Redis::new());
-    let checked = scene.run(&["check", "--url", &format!("redis://{}?max_ttl=4s", server.addr())]);
+    let checked = scene.run(&["check", "--url", &format!("redis://{}?max_ttl=8s", server.addr())]);
     assert!(checked.code == 0 && told(&checked), "{checked:?}");
 }
 
@@ -130,7 +130,8 @@ fn who_does_not_wait_for_a_quorum_is_not_told_that_it_waits() {
     let host = Host::new();
     let servers: Vec<Server> = (0..3).map(|_| host.start(Redis::new())).collect();
     let hosts: Vec<String> = servers.iter().map(|s| s.addr().to_string()).collect();
-    let url = format!("redlock://{}", hosts.join(","));
+    // A node that is slow to answer is none that answers, and this is not about that.
+    let url = format!("redlock://{}?node_timeout=5s", hosts.join(","));
     let scene = Scene::memory();
     let hasty = scene.run(&["run", "-n", "--url", &url, "lock", "--", "true"]);
     assert!(hasty.code == 75 && hasty.err.contains("granting in"), "{hasty:?}");
@@ -147,8 +148,12 @@ fn a_check_names_the_nodes_that_refuse_us() {
     let (a, b, c) = (good[0].addr(), good[1].addr(), locked.addr());
     let nodes = format!("node=redis://{a}&node=redis://{b}&node=redis://:secret@{c}");
     let url = format!("redlock:?quarantine=off&node_timeout=1s&{nodes}");
-    let done = Scene::memory().run(&["check", "--url", &url]);
-    assert!(done.code == 0 && done.out.contains("works"), "{done:?}");
-    assert!(done.err.contains(&c.to_string()) && done.err.contains("WRONGPASS"), "{done:?}");
-    assert!(!done.err.contains("secret"), "{done:?}");
+    let scene = Scene::memory();
+    // Two are enough: who is later than they is not waited for long.
+    until("the third has answered in time", || {
+        let done = scene.run(&["check", "--url", &url]);
+        assert!(done.code == 0 && done.out.contains("works"), "{done:?}");
+        assert!(!done.err.contains("secret"), "{done:?}");
+        done.err.contains(&c.to_string()) && done.err.contains("WRONGPASS")
+    });
 }

@@ -88,7 +88,7 @@ fn ctrl_c_while_waiting_leaves_the_line() {
     scene.says("screen", "held by");
     session.type_in("\x03");
     assert_eq!(session.code(), 130);
-    assert_eq!(scene.show("lock")["waiters"].as_array().map(Vec::len), Some(0));
+    scene.waiting("lock", 0);
 }
 
 #[test]

@@ -54,7 +54,10 @@ async fn tell(scene: &mut Scene, slow: bool) -> Told {
     } else {
         scene.asks(A, &lock).await
     };
-    scene.granted(A, asked).await?;
+    // A first question that is not answered in time is an error; one asks again then.
+    if scene.granted(A, asked).await.is_err() {
+        scene.takes(A, &lock).await?;
+    }
     let next = scene.asks(B, &lock).await;
     let lost = scene.clients[A].begin(&format!("lost {lock}")).await;
     let cut = scene.on_the_road(A, "cut", Road::cut);

@@ -20,16 +20,15 @@ pub(super) const STORY: Story = Story {
 const TTL: u64 = 12;
 /// Longer than a failover takes, whatever the machine, so that the lock that was lost outlives it.
 const LONG: u64 = 30;
+/// The same for a standby, which is promoted by hand.
+const PROMOTED: u64 = 20;
 
 const QUARANTINE: Act = story(TTL, replicated, |scene| Box::pin(tell(scene)))
     .on(Setup { max_ttl: TTL, ..Setup::USUAL });
 const TWO_HOLDERS: Act = control("no quarantine", LONG, two_holders, |scene| Box::pin(tell(scene)))
     .on(Setup { quarantine: false, max_ttl: LONG, ..Setup::USUAL });
-const STANDBY: Act = control("standby", LONG, standby, |scene| Box::pin(tell(scene))).on(Setup {
-    standby: true,
-    max_ttl: LONG,
-    ..Setup::USUAL
-});
+const STANDBY: Act = control("standby", PROMOTED, standby, |scene| Box::pin(tell(scene)))
+    .on(Setup { standby: true, max_ttl: PROMOTED, ..Setup::USUAL });
 
 fn replicated(store: Store) -> Option<Expected> {
     ["sentinel", "cluster"].contains(&store.name).then_some(Expected::Clean)

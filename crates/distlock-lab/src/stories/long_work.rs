@@ -1,7 +1,5 @@
 //! Work that takes longer than the TTL.
 
-use std::time::Duration;
-
 use distlock::capability::Order;
 
 use super::{Story, clean, clean_where_leases_end, story};
@@ -18,7 +16,7 @@ pub(super) const STORY: Story = Story {
               is told before anybody else gets it.",
     about: &["memcached", "redis", "sqlite"],
     acts: &[
-        story(4, clean, |scene| Box::pin(renewed(scene))),
+        story(8, clean, |scene| Box::pin(renewed(scene))),
         story(4, clean_where_leases_end, |scene| Box::pin(once(scene))).called("no renewal"),
     ],
 };
@@ -28,10 +26,12 @@ async fn renewed(scene: &mut Scene) -> Told {
     let lock = scene.lock("orders");
     scene.takes(A, &lock).await?;
     let next = scene.asks(B, &lock).await;
-    scene.passes(Duration::from_millis(300)).await;
     // A second one waits where it is known who is first.
     let last = match scene.place.capability().order {
-        Order::Fifo => Some(scene.asks(C, &lock).await),
+        Order::Fifo => {
+            scene.stand_in_line(&lock, 1).await?;
+            Some(scene.asks(C, &lock).await)
+        }
         _ => None,
     };
     scene.passes(scene.ttl * 2).await;

@@ -16,8 +16,8 @@ pub(super) const STORY: Story = Story {
               resource that checks tokens refuses it.",
     about: &["redis", "sqlite", "postgres"],
     acts: &[
-        story(2, clean, |scene| Box::pin(tell(scene, true))),
-        control("unfenced", 2, unfenced, |scene| Box::pin(tell(scene, false))),
+        story(4, clean, |scene| Box::pin(tell(scene, true))),
+        control("unfenced", 4, unfenced, |scene| Box::pin(tell(scene, false))),
     ],
 };
 
@@ -32,7 +32,7 @@ async fn tell(scene: &mut Scene, fenced: bool) -> Told {
     let lock = scene.lock("orders");
     scene.takes(A, &lock).await?;
     let next = scene.asks(B, &lock).await;
-    let write = scene.is_about_to_write(A, &lock, fenced, scene.ttl / 2).await?;
+    let write = scene.is_about_to_write(A, &lock, fenced, scene.ttl).await?;
     let pause = scene.pauses(A);
     if scene.place.capability().expiry == Expiry::WithProcess {
         scene.passes(scene.ttl * 2).await;

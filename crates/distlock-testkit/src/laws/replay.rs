@@ -189,7 +189,7 @@ pub async fn an_unheard_waiter_is_dropped(site: &Site) {
         clients.push(site.client().await);
     }
     for (b, silent) in clients.iter().zip(1..) {
-        let ask = ask(site, &name, site.steady(), Patience::Forever);
+        let ask = ask(site, &name, site.steady() * 3, Patience::Forever);
         // In line, and then forgotten, without the abandon that the seam asks for.
         tokio::select! {
             grant = granted(b, &ask) => panic!("it is held, but {grant:?}"),

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use distlock_core::Why;
+use distlock_core::{BootInstant, Busy, Locks, Why};
 
 use crate::Site;
-use crate::wait::{LONG, busy, give_back, soon, take, task};
+use crate::wait::{LONG, give_back, soon, take, task};
 
 /// At `max_hold` renewal stops, the holder is told, and the lock is free for the next.
 pub async fn s10_max_hold_ends_the_hold(site: &Site) {
@@ -38,9 +38,8 @@ pub async fn min_hold_outlasts_the_release(site: &Site) {
     let first = a.lock(&name).ttl(LONG).min_hold(min).await.expect("a grant");
     let token = first.token();
     give_back(first).await;
-    if clock.now().since(start) < min / 2 {
-        busy(&b, &name).await;
-        busy(&a, &name).await;
+    for locks in [&a, &b] {
+        is_busy_until(site, start.plus(min), locks, &name).await;
     }
     let next = soon("its turn", b.lock(&name).ttl(LONG).acquire()).await.expect("a grant");
     let waited = clock.now().since(start);
@@ -58,6 +57,18 @@ pub async fn min_hold_outlasts_the_release(site: &Site) {
     give_back(take(&a, &name).await).await;
 }
 
+/// A lock is busy, unless the machine stood still until a moment after which it may be free.
+async fn is_busy_until(site: &Site, free: BootInstant, locks: &Locks, name: &str) -> Option<Busy> {
+    match locks.lock(name).ttl(LONG).try_acquire().await.expect("an answer") {
+        Err(busy) => Some(busy),
+        Ok(guard) => {
+            assert!(site.clock().now() >= free, "{name:?} should be busy, but {guard:?}");
+            give_back(guard).await;
+            None
+        }
+    }
+}
+
 /// After an expiry nobody is granted for the lock-delay; after a release everybody at once.
 pub async fn lock_delay_follows_an_expiry_only(site: &Site) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
@@ -69,8 +80,9 @@ pub async fn lock_delay_follows_an_expiry_only(site: &Site) {
     let start = clock.now();
     let lost = a.lock(&name).ttl(ttl).lock_delay(delay).without_renewal().await.expect("a grant");
     soon("the loss", lost.lost()).await;
-    let busy = busy(&b, &name).await;
-    assert!(busy.standing.left.is_some_and(|left| left <= ttl + delay), "{busy}");
+    if let Some(busy) = is_busy_until(site, start.plus(ttl + delay), &b, &name).await {
+        assert!(busy.standing.left.is_some_and(|left| left <= ttl + delay), "{busy}");
+    }
     let next = soon("its turn", b.lock(&name).ttl(LONG).acquire()).await.expect("a grant");
     let waited = clock.now().since(start);
     assert!(waited >= ttl + delay, "granted after {waited:?}, before the delay ended");

@@ -193,7 +193,15 @@ impl EtcdCluster {
 /// # Cancel safety
 /// Asks only.
 pub async fn etcd_metric(server: &Server, name: &str) -> Option<f64> {
-    let said = http(server.addr(), "GET", "/metrics", "").await?;
+    // A busy server takes its time for it.
+    let mut said = None;
+    for _ in 0..5 {
+        said = http(server.addr(), "GET", "/metrics", "").await;
+        if said.is_some() {
+            break;
+        }
+    }
+    let said = said?;
     let line = said.lines().find(|l| l.split([' ', '{']).next() == Some(name))?;
     line.rsplit(' ').next()?.trim().parse().ok()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_core::{Clock, Error, Kind};
 
 /// Elections and hand-shakes take a few seconds; on a busy machine, several times that.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(80);
 const BETWEEN: Duration = Duration::from_millis(50);
 
 /// Asks until there is a value; `Err` of the question says what is still amiss.

@@ -258,6 +258,11 @@ impl Sentinels {
         eventually("the sentinels know each other", async || {
             for sentinel in &self.sentinels {
                 let mut wire = Wire::to(sentinel.addr()).await.map_err(|e| e.to_string())?;
+                // One that stood still for seconds does nothing for half a minute.
+                let info = wire.call(&["INFO", "sentinel"]).await.map_err(|e| e.to_string())?;
+                if !info.to_string().contains("sentinel_tilt:0") {
+                    return Err(format!("a sentinel does nothing just now: {info}"));
+                }
                 let master = wire.call(&["SENTINEL", "MASTER", Self::SERVICE]).await;
                 let master = master.map_err(|e| e.to_string())?;
                 let known = ["flags master]", "num-slaves 2]", "num-other-sentinels 2]"];

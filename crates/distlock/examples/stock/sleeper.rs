@@ -14,8 +14,8 @@ use crate::way::{Bought, Pause, Way, buy};
 
 const WORD: &str = "sleeper";
 const PAUSED: &str = "between look and purchase";
-/// Short, so that nobody waits long for it; nothing depends on its lasting.
-const TTL: Duration = Duration::from_secs(1);
+/// Short, so that nobody waits long for it; it need only last until the process stops itself.
+const TTL: Duration = Duration::from_secs(3);
 
 /// What the second process is told: database, locks and way.
 pub(crate) fn told(args: &[String]) -> Option<[&str; 3]> {

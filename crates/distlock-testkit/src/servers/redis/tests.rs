@@ -22,7 +22,13 @@ async fn ask(addr: SocketAddr, command: &str) -> Option<String> {
 }
 
 async fn says(addr: SocketAddr, command: &str, answer: &str) {
-    assert_eq!(ask(addr, command).await.as_deref(), Some(answer), "{command}");
+    let mut said = None;
+    until(command, async || {
+        said = ask(addr, command).await;
+        said.is_some()
+    })
+    .await;
+    assert_eq!(said.as_deref(), Some(answer), "{command}");
 }
 
 #[tokio::test]
