@@ -19,11 +19,12 @@ const TTL: Duration = Duration::from_secs(12);
 
 async fn off() -> Result<(), Error> {
     let set = Sentinels::start().await?;
-    let url = sentinel_url(&set, "quarantine=off");
+    let url = sentinel_url(&set, "quarantine=off&max_ttl=1m");
     let (a, b) = (connect(&url).await?, connect(&url).await?);
     assert!(a.capability().notes.iter().any(|n| n.contains("two holders are possible")));
     set.cut_replicas().await?;
-    let lost = a.lock("s26").ttl(TTL * 2).without_renewal().await?;
+    // Sentinels that stood still for two seconds do nothing for half a minute after that.
+    let lost = a.lock("s26").ttl(TTL * 5).without_renewal().await?;
     let primary = set.primary().await?;
     primary.kill();
     set.failed_over(primary.addr()).await?;
