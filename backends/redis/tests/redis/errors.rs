@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use distlock_core::{Error, Kind, Outcome};
-use distlock_testkit::servers::{Imposter, Redis, Server, Wire, raw};
+use distlock_testkit::servers::{Imposter, Port, Redis, Server, Wire, raw};
 use tokio::net::TcpListener;
 
 use crate::kit::{
@@ -119,8 +119,8 @@ fn enough_rights_in_a_cluster() {
         .await;
         let url = format!("redis+cluster://app:secret@{}", server.addr());
         let locks = soon("a client", connect(&url)).await.unwrap();
-        let first = take_for(&locks, "a", ms(2000)).await;
-        let waits = crate::kit::waiter(&locks, "a", ms(2000));
+        let first = take_for(&locks, "a", ms(20_000)).await;
+        let waits = crate::kit::waiter(&locks, "a", ms(20_000));
         crate::kit::line_of(&locks, "a", 1).await;
         assert_eq!(locks.list("").await.unwrap().len(), 1);
         give_back(first).await;
@@ -136,13 +136,13 @@ fn enough_rights() {
         let url = format!("redis://app:secret@{}", server.addr());
         let locks = soon("a client", connect(&url)).await.unwrap();
         // At once: the account may see that the server is durable, so there is no quarantine.
-        let first = take_for(&locks, "a", ms(200)).await;
-        let waits = crate::kit::waiter(&locks, "a", ms(200));
+        let first = take_for(&locks, "a", ms(20_000)).await;
+        let waits = crate::kit::waiter(&locks, "a", ms(20_000));
         crate::kit::line_of(&locks, "a", 1).await;
         assert_eq!(locks.list("").await.unwrap().len(), 1);
         give_back(first).await;
         soon("a turn", waits).await.unwrap();
-        let held = take_for(&locks, "b", ms(200)).await;
+        let held = take_for(&locks, "b", ms(20_000)).await;
         let forced = locks.force("b", None, distlock_core::seam::Force::Revoke).await.unwrap();
         assert_eq!(forced, distlock_core::seam::Forced::Done);
         drop(held);
@@ -160,7 +160,8 @@ async fn closing() -> SocketAddr {
 
 fn imposters() {
     run(async {
-        let nobody = TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap();
+        let port = Port::claim().unwrap();
+        let nobody = port.addr();
         let e = refused(&format!("redis://{nobody}")).await;
         assert_eq!(e.kind(), Kind::Unreachable, "{e:?}");
         assert!(e.is_transient() && e.to_string().contains(&nobody.to_string()), "{e}");

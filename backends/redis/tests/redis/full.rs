@@ -20,7 +20,7 @@ fn memory() {
         for query in ["quarantine=off", "quarantine=off&algorithm=plain"] {
             let server = Redis::new().maxmemory(1 << 30, "noeviction").start().await.unwrap();
             let locks = client(&server, query).await;
-            let ttl = ms(900);
+            let ttl = ms(5000);
             let (kept, freed) = (take_for(&locks, "kept", ttl).await, take(&locks, "freed").await);
             let waits = waiter(&locks, "freed", ms(10_000));
             if query.contains("plain") {
@@ -37,7 +37,7 @@ fn memory() {
             let other = client(&server, query).await;
             assert!(other.show("kept").await.unwrap().is_some());
             assert!(other.lock("kept").try_acquire().await.is_err());
-            Clock::system().sleep(ttl * 2).await;
+            Clock::system().sleep(ttl + ms(1000)).await;
             kept.check().unwrap();
             give_back(freed).await;
             assert!(locks.show("kept").await.unwrap().is_some());
@@ -97,11 +97,11 @@ fn eviction() {
 fn eviction_later() {
     run(async {
         let server = Redis::new().start().await.unwrap();
-        let locks = client(&server, "quarantine=off&max_ttl=2s").await;
-        give_back(take_for(&locks, "a", ms(1000)).await).await;
+        let locks = client(&server, "quarantine=off&max_ttl=6s").await;
+        give_back(take_for(&locks, "a", ms(5000)).await).await;
         said(&server, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
         until("it is refused", async || {
-            let answer = locks.lock("a").ttl(ms(1000)).try_acquire().await;
+            let answer = locks.lock("a").ttl(ms(5000)).try_acquire().await;
             answer.is_err_and(|e| e.hint().is_some_and(|h| h.contains("noeviction")))
         })
         .await;

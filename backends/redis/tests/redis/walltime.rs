@@ -39,12 +39,12 @@ fn back() {
             let clock = WallClock::new().unwrap();
             let server = Redis::new().clock(&clock).start().await.unwrap();
             let (one, other) = (client(&server, query).await, client(&server, query).await);
-            let ttl = ms(1000);
+            let ttl = ms(5000);
             let held = take_for(&one, "a", ttl).await;
             let left = one.lock("left").ttl(ttl).acquire().await.unwrap();
             let (token, ticket) = (held.token(), left.detach().unwrap());
             clock.back(HOUR);
-            Clock::system().sleep(ttl * 2).await;
+            Clock::system().sleep(ttl + ms(1000)).await;
             held.check().unwrap();
             busy(&other, "a").await;
             // One that nobody renews stays for as long as the clock was moved.

@@ -7,7 +7,7 @@ use distlock_testkit::servers::{Certs, Redis, Server};
 
 use super::{LAWS, Nodes, connect, give_back, held_at, take, until};
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(10);
 
 pub(crate) async fn opening_needs_a_majority_and_names_the_rest() {
     let nodes = Nodes::start(3).await.unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use distlock_testkit::servers::{Reply, Server};
 
-use super::{LAWS, Nodes, ask, give_back, refused, take};
+use super::{LAWS, Nodes, ask, give_back, refused, take, take_in_the_end, until};
 
 const TTL: Duration = Duration::from_secs(20);
 const DELETE: &str = "if redis.call('get',KEYS[1]) == ARGV[1] then \
@@ -48,6 +48,13 @@ pub(crate) async fn classic_clients_and_we_exclude_each_other() {
     assert_eq!(delete(&nodes.0, "orders", "foreign-value").await, 3);
     // We hold it: they do not get it, cannot delete it by accident, and see a key that ends.
     let guard = take(&ours, "orders", TTL).await;
+    for server in &nodes.0 {
+        // A majority had it at once; a node that was connected late gets it by a renewal.
+        until("every node has it", async || {
+            ask(server.addr(), &["EXISTS", "orders"]).await.int() == Some(1)
+        })
+        .await;
+    }
     assert_eq!(set(&nodes.0, "orders").await, 0);
     assert_eq!(delete(&nodes.0, "orders", "foreign-value").await, 0);
     for server in &nodes.0 {
@@ -70,7 +77,8 @@ pub(crate) async fn a_foreign_minority_stops_nobody() {
     let nodes = Nodes::start(5).await.unwrap();
     let ours = nodes.client(&format!("{LAWS}&algorithm=plain")).await;
     assert_eq!(set(&nodes.0[..2], "x").await, 2);
-    let guard = take(&ours, "x", TTL).await;
+    // All the others are needed for it, and a client is open as soon as it has a majority.
+    let guard = take_in_the_end(|| ours.lock("x").ttl(TTL)).await;
     give_back(guard).await;
     assert_eq!(delete(&nodes.0[..2], "x", "foreign-value").await, 2, "theirs are theirs");
     assert_eq!(set(&nodes.0[2..], "x").await, 3, "ours are gone");

@@ -14,14 +14,18 @@ use std::time::Duration;
 
 use distlock_core::seam::Fut;
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, Guard, Locks, Released};
+use distlock_core::{Clock, Error, Guard, Lock, Locks, Released};
 use distlock_redis::{Algorithm, RedisOptions, open, redlock_capability};
 use distlock_testkit::servers::{Redis, Server, Wire, raw};
+use distlock_testkit::wait::{until_within, within};
 use distlock_testkit::{Made, Road, Site, Suite};
+
+/// Longer than any event takes that must come.
+const SOON: Duration = Duration::from_secs(40);
 
 /// Room for what the laws ask for, no quarantine (all servers are new), and a bound that also holds
 /// while the machine runs other laws.
-pub(crate) const LAWS: &str = "quarantine=off&max_ttl=1h&node_timeout=1s";
+pub(crate) const LAWS: &str = "quarantine=off&max_ttl=1h&node_timeout=5s";
 
 /// Several independent servers.
 pub(crate) struct Nodes(pub(crate) Vec<Server>);
@@ -62,14 +66,8 @@ pub(crate) async fn ask(addr: SocketAddr, command: &[&str]) -> distlock_testkit:
 }
 
 /// Asks until the answer is yes.
-pub(crate) async fn until(what: &str, mut yes: impl AsyncFnMut() -> bool) {
-    let clock = Clock::system();
-    let all = async {
-        while !yes().await {
-            clock.sleep(Duration::from_millis(5)).await;
-        }
-    };
-    clock.timeout(Duration::from_secs(20), all).await.unwrap_or_else(|| panic!("never: {what}"));
+pub(crate) async fn until(what: &str, yes: impl AsyncFnMut() -> bool) {
+    until_within(SOON, what, yes).await;
 }
 
 fn options(algorithm: Algorithm) -> RedisOptions {
@@ -163,6 +161,21 @@ pub(crate) async fn held_at(server: &Server, name: &str) -> bool {
 /// Takes a lock that must be free.
 pub(crate) async fn take(locks: &Locks, name: &str, ttl: Duration) -> Guard {
     locks.lock(name).ttl(ttl).try_acquire().await.expect("an answer").expect("a free lock")
+}
+
+/// Asks until a lock is granted: nodes may still be connected to, or have been too slow once.
+pub(crate) async fn take_in_the_end(lock: impl Fn() -> Lock) -> Guard {
+    let asking = async {
+        loop {
+            match lock().try_acquire().await {
+                Ok(Ok(guard)) => return guard,
+                Ok(Err(_)) => {}
+                Err(e) => assert!(e.is_transient(), "{e:?}"),
+            }
+            Clock::system().sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within(SOON, "a grant", asking).await
 }
 
 /// Releases a guard that must still hold.

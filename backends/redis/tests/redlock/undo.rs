@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use distlock_core::{Clock, Kind};
 use distlock_testkit::proxy::{Proxy, Way};
+use distlock_testkit::wait::within;
 
 use super::{LAWS, Nodes, connect, give_back, held_at, take, task, until, url};
 
@@ -39,8 +40,7 @@ pub(crate) async fn s24_a_failed_acquire_leaves_nothing() {
 /// Won without the slowest node, and given back before that one has heard of it: it is told too.
 pub(crate) async fn s24_stragglers_of_an_early_win_are_given_back() {
     let (nodes, proxies) = behind_proxies(5).await;
-    let options = "quarantine=off&max_ttl=1h&node_timeout=1s";
-    let a = connect(&url(proxies.iter().map(Proxy::addr), options)).await.unwrap();
+    let a = connect(&url(proxies.iter().map(Proxy::addr), LAWS)).await.unwrap();
     // Every node has seen the scripts: a call is then one message.
     give_back(take(&a, "warm", LONG).await).await;
     until("all have given back", async || !held_at(&nodes.0[4], "warm").await).await;
@@ -68,9 +68,8 @@ pub(crate) async fn s24_stragglers_of_an_early_win_are_given_back() {
 /// What the answers took is not there to be used; an answer that takes too long is none.
 pub(crate) async fn a_slow_majority_eats_the_validity() {
     let (nodes, proxies) = behind_proxies(3).await;
-    let options = "quarantine=off&max_ttl=1h&node_timeout=1s";
-    let a = connect(&url(proxies.iter().map(Proxy::addr), options)).await.unwrap();
-    let (ttl, slow) = (Duration::from_secs(10), Duration::from_millis(150));
+    let a = connect(&url(proxies.iter().map(Proxy::addr), LAWS)).await.unwrap();
+    let (ttl, slow) = (Duration::from_secs(30), Duration::from_millis(150));
     proxies[..2].iter().for_each(|p| p.delay(slow));
     let clock = Clock::system();
     let before = clock.now();
@@ -115,15 +114,17 @@ pub(crate) async fn sixteen_contenders_finish() {
             let mut tokens = Vec::new();
             for _ in 0..5 {
                 // Half of them wait in line, half try again and again.
-                let guard = if i % 2 == 0 {
-                    locks.lock("x").ttl(LONG).await.unwrap()
-                } else {
-                    loop {
-                        let lock = locks.lock("x").ttl(LONG);
-                        match lock.try_acquire_for(Duration::from_millis(200)).await.unwrap() {
-                            Ok(guard) => break guard,
-                            Err(_) => continue,
-                        }
+                let guard = loop {
+                    let lock = locks.lock("x").ttl(LONG);
+                    let got = match i % 2 {
+                        0 => lock.await.map(Ok),
+                        _ => lock.try_acquire_for(Duration::from_millis(200)).await,
+                    };
+                    match got {
+                        Ok(Ok(guard)) => break guard,
+                        Ok(Err(_)) => {}
+                        // Nodes may seem silent on a machine that stood still.
+                        Err(e) => assert!(e.is_transient(), "{e:?}"),
                     }
                 };
                 tokens.push(guard.token());
@@ -139,7 +140,7 @@ pub(crate) async fn sixteen_contenders_finish() {
         }
         tokens
     };
-    let mut tokens = Clock::system().timeout(Duration::from_secs(60), all).await.expect("finished");
+    let mut tokens = within(Duration::from_secs(60), "they finish", all).await;
     let count = tokens.len();
     tokens.sort_unstable();
     tokens.dedup();

@@ -15,7 +15,7 @@ pub(crate) const TRIALS: Trials = &[
 ];
 
 const TTL: Duration = Duration::from_secs(30);
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(6);
 
 async fn wait_for(client: &Locks, name: &str, place: usize) -> JoinHandle<Result<Guard, Error>> {
     let lock = client.lock(name).ttl(TTL).label(format!("waiter {place}"));
@@ -76,7 +76,7 @@ async fn heard_elsewhere() -> Result<(), Error> {
     let (a, b) = (connect(&url).await?, connect(&url).await?);
     let name = name_at(&cluster, 0, "heard").await?;
     let held = take(&a, &name, TTL).await?;
-    let lock = b.lock(&name).ttl(Duration::from_secs(3));
+    let lock = b.lock(&name).ttl(TTL);
     let waiting = task(async move { lock.await });
     line_of(&a, &name, 1).await;
     cluster.migrate(slot_of(&cluster, &name).await?, 1).await?;
@@ -91,7 +91,8 @@ async fn heard_elsewhere() -> Result<(), Error> {
     .await;
     cluster.kill(0).await?;
     give_back(held).await?;
-    let soon = within(Duration::from_millis(800), "its turn", waiting).await;
+    // Before its next heartbeat, which comes more than three seconds after the last.
+    let soon = within(Duration::from_millis(2500), "its turn", waiting).await;
     give_back(soon.expect("no panic")?).await
 }
 
