@@ -16,7 +16,7 @@ pub(super) const STORY: Story = Story {
               is told before anybody else gets it.",
     about: &["memcached", "redis", "sqlite"],
     acts: &[
-        story(8, clean, |scene| Box::pin(renewed(scene))),
+        story(6, clean, |scene| Box::pin(renewed(scene))),
         story(4, clean_where_leases_end, |scene| Box::pin(once(scene))).called("no renewal"),
     ],
 };
