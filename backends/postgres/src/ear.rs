@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use distlock_core::lease::{Ears, Wake};
 use distlock_core::{Clock, Error, Kind, ReqId, engine};
-use distlock_sql::Crowds;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::sync::watch;
@@ -40,7 +39,6 @@ struct Inner {
     ears: OnceLock<Ears>,
     via: Mutex<Arc<str>>,
     closed: watch::Sender<bool>,
-    crowds: Crowds,
 }
 
 impl Ear {
@@ -55,8 +53,7 @@ impl Ear {
         bound: Duration,
     ) -> Result<Self, Error> {
         let (ears, via, closed) = (OnceLock::new(), Mutex::default(), watch::Sender::new(false));
-        let crowds = Crowds::new(clock.clone());
-        let ear = Self(Arc::new(Inner { door, clock, bound, ears, via, closed, crowds }));
+        let ear = Self(Arc::new(Inner { door, clock, bound, ears, via, closed }));
         let (told, first) = tokio::sync::oneshot::channel();
         // On the library's thread, where the connection is to live.
         engine::spawn(Arc::clone(&ear.0).work(told));
@@ -68,11 +65,6 @@ impl Ear {
     /// Where this process can be told something.
     pub(crate) fn via(&self) -> Arc<str> {
         self.0.via.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The locks that others wait for, as far as is known here.
-    pub(crate) fn crowds(&self) -> &Crowds {
-        &self.0.crowds
     }
 
     /// Where wake-ups go.
@@ -143,7 +135,6 @@ impl Inner {
             match self.clock.timeout(QUIET, listener.try_recv()).await {
                 Some(Ok(Some(told))) => {
                     if let Some(message) = Message::parse(told.payload()) {
-                        self.crowds.note(&message.key.lock);
                         self.tell(message.wake());
                     }
                 }

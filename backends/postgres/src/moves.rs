@@ -55,52 +55,20 @@ fn odd(what: &str) -> Error {
 
 /// Prepares what the library itself sends, so that the first time is no slower than the next.
 pub(crate) async fn prepare(conn: &mut PgConnection, say: &Statements) -> Result<(), Error> {
-    for text in [&say.cancel, &say.renew, &say.heartbeat, &say.give, &say.release] {
+    for text in [&say.cancel, &say.renew, &say.heartbeat, &say.release] {
         conn.prepare(AssertSqlSafe(text.clone()).into_sql_str()).await?;
     }
     Ok(())
 }
 
-/// Takes a lock in the usual case: it is free, and nobody waits. Otherwise nothing happens.
-async fn take(
-    conn: &mut PgConnection,
-    statements: &Statements,
-    ask: &Ask,
-    via: &str,
-) -> Result<Option<Reply>, Error> {
-    if !ask.min_hold.is_zero() || ask.block != NonZeroU32::MIN {
-        return Ok(None);
-    }
-    let row = sqlx::query(AssertSqlSafe(statements.take.clone()))
-        .bind(ask.lock.space.as_str())
-        .bind(ask.lock.name.as_str())
-        .bind(&ask.req.as_bytes()[..])
-        .bind(ask.owner.as_str())
-        .bind(number_of(ask.mode))
-        .bind(micros(ask.ttl))
-        .bind(micros(ask.lock_delay))
-        .bind(ask.label.as_str())
-        .bind(via)
-        .fetch_optional(conn)
-        .await?;
-    let Some(row) = row else { return Ok(None) };
-    let token = token(row.try_get(0)?).ok_or_else(|| odd("take"))?;
-    let (block, remaining) = (NonZeroU32::MIN, ask.ttl);
-    Ok(Some(Reply::Granted { token, block, remaining, waiters: 0, floor: token }))
-}
-
-/// Asks, asks again, confirms or polls; first by the short way where the lock is likely free.
+/// Asks, asks again, confirms or polls.
 pub(crate) async fn acquire(
     conn: &mut PgConnection,
     statements: &Statements,
     ask: &Ask,
     wait: Option<Duration>,
     via: &str,
-    likely_free: bool,
 ) -> Result<Reply, Error> {
-    if likely_free && let Some(granted) = take(conn, statements, ask, via).await? {
-        return Ok(granted);
-    }
     let row = sqlx::query(AssertSqlSafe(statements.acquire.clone()))
         .bind(ask.lock.space.as_str())
         .bind(ask.lock.name.as_str())
@@ -261,28 +229,12 @@ pub(crate) async fn renew(
     })
 }
 
-/// Gives a hold back in the usual case: nobody waits. Otherwise nothing happens.
-async fn give(conn: &mut PgConnection, statements: &Statements, key: &Key) -> Result<bool, Error> {
-    let done = sqlx::query(AssertSqlSafe(statements.give.clone()))
-        .bind(key.lock.space.as_str())
-        .bind(key.lock.name.as_str())
-        .bind(&key.req.as_bytes()[..])
-        .execute(conn)
-        .await?;
-    Ok(done.rows_affected() > 0)
-}
-
-/// Gives a hold back, first by the short way where likely nobody waits; also whether somebody was
-/// told that it is its turn.
+/// Gives a hold back; also whether somebody was told that it is its turn.
 pub(crate) async fn release(
     conn: &mut PgConnection,
     statements: &Statements,
     key: &Key,
-    likely_alone: bool,
 ) -> Result<(Reply, bool), Error> {
-    if likely_alone && give(conn, statements, key).await? {
-        return Ok((Reply::Released, false));
-    }
     let answer: i32 = sqlx::query_scalar(AssertSqlSafe(statements.release.clone()))
         .bind(key.lock.space.as_str())
         .bind(key.lock.name.as_str())

@@ -1,8 +1,7 @@
 //! The default store: the lease family on functions of the database.
 //!
 //! 1. Every move is one function call, so one round trip and one transaction; it locks the lock's
-//!    row, then reads the server's clock. A lock that is likely free is taken and given back by one
-//!    UPDATE instead; where that finds out that it is not, the function is called after it.
+//!    row, then reads the server's clock.
 //! 2. A busy lock puts the request in line, with the channel its process listens on.
 //! 3. A release promotes the head and notifies its channel, if its process is there; one that is not
 //!    is passed over, but keeps its place.
@@ -146,7 +145,7 @@ async fn settle(back: &Lane<Door>, say: &Arc<Statements>, over: &Key) -> Result<
     let pulses = call!(back, [known, due], conn, moves::heartbeat(conn, &known, &due, "")).await?;
     if matches!(pulses[..], [Reply::Pulse(Pulse::Turn)]) {
         let (known, over) = (say.clone(), over.clone());
-        call!(back, [known, over], conn, moves::release(conn, &known, &over, false)).await?;
+        call!(back, [known, over], conn, moves::release(conn, &known, &over)).await?;
     }
     Ok(())
 }
@@ -176,16 +175,14 @@ impl LeaseStore for Postgres {
 
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let (say, via, asked) = (self.say.clone(), self.ear.via(), Arc::new(ask.clone()));
-        let likely_free = !self.ear.crowds().lately(&ask.lock);
         let call = call!(
             self.lane(),
             [say, via, asked],
             conn,
-            moves::acquire(conn, &say, &asked, wait_lease, &via, likely_free)
+            moves::acquire(conn, &say, &asked, wait_lease, &via)
         );
-        let reply = call.await.map_err(self.told("acquire", &ask.lock))?;
-        self.ear.crowds().hear(&ask.lock, &reply);
-        answer::acquired(reply).map_err(self.told("acquire", &ask.lock))
+        let reply = call.await.and_then(answer::acquired);
+        reply.map_err(self.told("acquire", &ask.lock))
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
@@ -228,9 +225,7 @@ impl LeaseStore for Postgres {
     /// The requeued request joins by its own acquire.
     async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
         let (say, mine) = (self.say.clone(), key.clone());
-        let likely_alone = !self.ear.crowds().lately(&key.lock);
-        let call =
-            call!(self.lane(), [say, mine], conn, moves::release(conn, &say, &mine, likely_alone));
+        let call = call!(self.lane(), [say, mine], conn, moves::release(conn, &say, &mine));
         let (reply, promoted) = call.await.map_err(self.told("release", &key.lock))?;
         if promoted {
             self.look_after(key);

@@ -1,8 +1,8 @@
-//! Which locks others waited for when they were last asked for, a moment ago.
+//! Which locks others waited for when they were last granted, a moment ago.
 //!
-//! A short way to take a lock that is free, or to give back one that nobody waits for, is a round trip
-//! for nothing where somebody does. That is not known before the answer, but it is likely where it was
-//! so just before. A wrong guess costs time, and nothing else: both ways answer the same.
+//! A short way to give back a lock that nobody waits for is a round trip for nothing where somebody
+//! does. That is not known before the answer, but it is likely where it was so at the grant. A wrong
+//! guess costs time, and nothing else: both ways answer the same.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,17 +33,17 @@ impl Crowds {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What an acquire was told: a grant says whether others wait, and who waits is one of them.
+    /// What an acquire was told: a grant says whether others wait.
     pub fn hear(&self, lock: &FullName, told: &Reply) {
         match told {
-            Reply::Granted { waiters: 1.., .. } | Reply::Waiting { .. } => self.note(lock),
+            Reply::Granted { waiters: 1.., .. } => self.note(lock),
             Reply::Granted { waiters: 0, .. } => drop(self.seen().remove(lock)),
             _ => {}
         }
     }
 
     /// Somebody waits for this lock.
-    pub fn note(&self, lock: &FullName) {
+    fn note(&self, lock: &FullName) {
         let (now, mut seen) = (self.clock.now(), self.seen());
         if let Some(at) = seen.get_mut(lock) {
             *at = now;
