@@ -4,8 +4,8 @@
 //! | where | what |
 //! |---|---|
 //! | [`FenceGate`] | the fence of a server of one's own, in memory |
-//! | [`mysql`], [`postgres`], [`sqlite`] | `fence` and `once` in the caller's own transaction, `take`, `change` |
-//! | [`redis`](mod@redis), [`file`](mod@file), [`http`](mod@http) | fenced keys, fenced files, a fenced service and its client |
+//! | modules `mysql`, `postgres`, `sqlite` | `fence` and `once` in the caller's own transaction, `take`, `change` |
+//! | modules `redis`, `file`, `http` | fenced keys, fenced files, a fenced service and its client |
 //! | [`optimistic`] | read, change, write if nobody else did, with a bounded retry |
 //! | [`advice`] | which of these one needs, if any: the table of the guide |
 //! | [`Error`], [`Stale`], [`Conflict`] | what a resource answers instead |
