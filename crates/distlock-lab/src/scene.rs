@@ -246,21 +246,15 @@ impl Scene {
 
     /// C6: a client asks again and again, as one does after an error, until it is served.
     pub(crate) async fn insists(&mut self, who: usize, lock: &str) -> bool {
-        let (clock, within) = (Clock::system(), self.soon());
-        let end = clock.now().plus(within);
-        loop {
-            let asked = self.asks(who, lock).await;
-            match clock.timeout(within, self.granted(who, asked)).await {
-                Some(Ok(_)) => return true,
-                Some(Err(_)) if clock.now() < end => clock.sleep(Duration::from_millis(50)).await,
-                _ => {
-                    let name = &self.clients[who].name;
-                    let what = format!("client {name} was not served within {within:?}");
-                    self.finds("C6", what);
-                    return false;
-                }
-            }
+        let (line, within) =
+            (self.take_line(&format!("take {lock}"), lock, true, None), self.soon());
+        let served = self.gets(who, &line, within).await.is_ok();
+        if !served {
+            let name = &self.clients[who].name;
+            let what = format!("client {name} was not served within {within:?}");
+            self.finds("C6", what);
         }
+        served
     }
 
     /// A client takes a lock with another TTL, in seconds, that nobody renews.
@@ -271,31 +265,32 @@ impl Scene {
         seconds: u64,
     ) -> Result<u64, Trouble> {
         let line = format!("take {lock} {lock} {} once -", seconds * 1000);
-        self.gets(who, &line).await
+        self.gets(who, &line, PATIENCE).await
     }
 
     /// A client takes a lock, however long it has to wait.
     pub(crate) async fn takes(&mut self, who: usize, lock: &str) -> Result<u64, Trouble> {
         let line = self.take_line(&format!("take {lock}"), lock, true, None);
-        self.gets(who, &line).await
+        self.gets(who, &line, PATIENCE).await
     }
 
     /// A client takes a lock that nobody renews.
     pub(crate) async fn takes_once(&mut self, who: usize, lock: &str) -> Result<u64, Trouble> {
         let line = self.take_line(&format!("take {lock}"), lock, false, None);
-        self.gets(who, &line).await
+        self.gets(who, &line, PATIENCE).await
     }
 
     /// A client asks until it is granted what it asks for. A store that stood still for a moment
     /// lets a first question fail, and one asks again then.
-    async fn gets(&mut self, who: usize, line: &str) -> Result<u64, Trouble> {
+    async fn gets(&mut self, who: usize, line: &str, within: Duration) -> Result<u64, Trouble> {
         let clock = Clock::system();
-        let end = clock.now().plus(PATIENCE);
+        let end = clock.now().plus(within);
         loop {
             let asked = self.clients[who].begin(line).await;
-            match self.granted(who, asked).await {
-                Err(_) if clock.now() < end => clock.sleep(Duration::from_millis(50)).await,
-                told => return told,
+            match clock.timeout(within, self.granted(who, asked)).await {
+                Some(Err(_)) if clock.now() < end => clock.sleep(Duration::from_millis(50)).await,
+                Some(told) => return told,
+                None => return Err(Trouble(format!("no answer to {line:?} within {within:?}"))),
             }
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use distlock::Clock;
 
-use crate::scene::{Scene, timed};
+use crate::scene::{Scene, timed, usually};
 
 #[test]
 fn the_commands_own_status_is_passed_on() {
@@ -143,12 +143,15 @@ fn max_hold_is_124_also_for_a_command_that_ignores_term() {
     for script in ["sleep 1000", "trap '' TERM; while :; do sleep 0.1; done"] {
         let args = ["run", "--max-hold", "1s", "lock", "--", "sh", "-c", script];
         let clock = Clock::system();
-        let began = clock.now();
-        let (took, done) = timed(|| scene.run(&args));
-        assert_eq!(done.code, 124, "{done:?}");
-        assert!(took < Duration::from_secs(8), "{took:?}");
-        let whole = clock.now().since(began);
-        assert!(whole >= Duration::from_millis(850), "{whole:?}");
+        let took = usually(|| {
+            let began = clock.now();
+            let (took, done) = timed(|| scene.run(&args));
+            assert_eq!(done.code, 124, "{done:?}");
+            let whole = clock.now().since(began);
+            assert!(whole >= Duration::from_millis(850), "{whole:?}");
+            took
+        });
+        assert!(took < Duration::from_millis(2500), "{took:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-use crate::scene::{Scene, alive, timed, until};
+use crate::scene::{Scene, alive, timed, until, usually};
 
 const DEAF: &str = "trap '' TERM; touch ready; while :; do sleep 0.02; done";
 
@@ -22,21 +22,23 @@ fn next_in(scene: &Scene, old: Pid) -> (Duration, bool) {
 #[test]
 fn kill_9_of_distlock_ends_the_command_and_frees_the_lock_within_ttl_and_a_second() {
     for script in ["exec sleep 1000", DEAF] {
-        let scene = Scene::sqlite();
-        let mut holder = scene.hold(&["--ttl", "2s"], script);
-        if script == DEAF {
-            scene.appears("ready");
-        }
-        let child = scene.pid("pid");
-        let (took, _) = timed(|| {
-            holder.signal(Signal::KILL);
-            let (_, was_alive) = next_in(&scene, child);
-            assert!(!was_alive, "two at once");
+        let took = usually(|| {
+            let scene = Scene::sqlite();
+            let mut holder = scene.hold(&["--ttl", "2s"], script);
+            if script == DEAF {
+                scene.appears("ready");
+            }
+            let child = scene.pid("pid");
+            let (took, ()) = timed(|| {
+                holder.signal(Signal::KILL);
+                let (_, was_alive) = next_in(&scene, child);
+                assert!(!was_alive, "two at once");
+            });
+            assert_eq!(holder.code(), -1);
+            scene.says("holder.log", "was killed; ending its command");
+            took
         });
-        assert_eq!(holder.code(), -1);
-        // Two seconds and one on a quiet machine, and far from the default of ten.
-        assert!(took < Duration::from_secs(8), "{took:?}");
-        scene.says("holder.log", "was killed; ending its command");
+        assert!(took < Duration::from_secs(3), "{took:?}");
     }
 }
 
@@ -59,26 +61,29 @@ fn kill_9_of_distlock_asks_before_it_ends() {
 fn kill_9_of_distlock_on_file_ends_the_command_at_once_and_the_lock_only_then() {
     // A deaf command lives for a moment after distlock. The kernel would free the lock at once,
     // and the waiter would see the command alive, if the guardian did not keep the descriptor.
-    let scene = Scene::file();
-    let mut holder = scene.hold(&[], DEAF);
-    scene.appears("ready");
-    let child = scene.pid("pid");
-    let mut waiter = scene.start(
-        "waiter.log",
-        &["run", "lock", "--", "sh", "-c", "cat /proc/$(cat pid)/status > seen; touch in"],
-    );
-    scene.says("waiter.log", "held by");
-    let (took, ()) = timed(|| {
-        holder.signal(Signal::KILL);
-        scene.appears("in");
+    let took = usually(|| {
+        let scene = Scene::file();
+        let mut holder = scene.hold(&[], DEAF);
+        scene.appears("ready");
+        let child = scene.pid("pid");
+        let mut waiter = scene.start(
+            "waiter.log",
+            &["run", "lock", "--", "sh", "-c", "cat /proc/$(cat pid)/status > seen; touch in"],
+        );
+        scene.says("waiter.log", "held by");
+        let (took, ()) = timed(|| {
+            holder.signal(Signal::KILL);
+            scene.appears("in");
+        });
+        assert_eq!(waiter.code(), 0);
+        assert_eq!(holder.code(), -1);
+        let seen = scene.read("seen");
+        assert!(seen.is_empty() || seen.contains("Z (zombie)"), "two at once: {seen}");
+        assert!(!alive(child));
+        took
     });
-    assert_eq!(waiter.code(), 0);
-    assert_eq!(holder.code(), -1);
-    let seen = scene.read("seen");
-    assert!(seen.is_empty() || seen.contains("Z (zombie)"), "two at once: {seen}");
     // 100 ms on a quiet machine; this one may be busy.
-    assert!(took < Duration::from_secs(8), "{took:?}");
-    assert!(!alive(child));
+    assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
 #[test]

@@ -221,6 +221,13 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     (watch.took(), value)
 }
 
+/// How long something takes as a rule: the median of three, since a machine may stand still for one.
+pub(crate) fn usually(mut once: impl FnMut() -> Duration) -> Duration {
+    let mut took = [once(), once(), once()];
+    took.sort();
+    took[1]
+}
+
 impl From<Child> for Running {
     fn from(child: Child) -> Self {
         Self(child)

@@ -106,9 +106,10 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::wait::until;
 
-    #[test]
-    fn a_claimed_port_is_given_to_nobody_else_until_it_is_dropped() {
+    #[tokio::test]
+    async fn a_claimed_port_is_given_to_nobody_else_until_it_is_dropped() {
         let ports: Vec<Port> = (0..50).map(|_| Port::claim().unwrap()).collect();
         let numbers: BTreeSet<u16> = ports.iter().map(Port::number).collect();
         assert_eq!(numbers.len(), 50);
@@ -117,11 +118,11 @@ mod tests {
         drop(ports);
         // Others may have got some of them, and a server that somebody is just starting has copies
         // of all descriptors for a moment.
-        until("one is free", || numbers.iter().any(|n| claim(*n).is_ok()));
+        until("one is free", async || numbers.iter().any(|n| claim(*n).is_ok())).await;
     }
 
-    #[test]
-    fn who_listens_is_told_apart() {
+    #[tokio::test]
+    async fn who_listens_is_told_apart() {
         let port = Port::claim().unwrap();
         let me = std::process::id();
         assert!(!is_listened_on_by(port.number(), me));
@@ -130,11 +131,6 @@ mod tests {
         assert!(!is_listened_on_by(port.number(), std::os::unix::process::parent_id()));
         assert!(!is_free(port.number()));
         drop(listener);
-        until("it is free", || is_free(port.number()));
-    }
-
-    fn until(what: &str, mut yes: impl FnMut() -> bool) {
-        let asked = async || yes();
-        crate::wait::run(std::time::Duration::from_secs(60), crate::wait::until(what, asked));
+        until("it is free", async || is_free(port.number())).await;
     }
 }

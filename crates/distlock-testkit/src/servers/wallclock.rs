@@ -111,13 +111,14 @@ mod tests {
     /// How many seconds a redis is ahead of this process, rounded.
     async fn ahead(addr: SocketAddr) -> i64 {
         let now = || i64::try_from(Clock::system().wall_micros()).unwrap();
-        let mut asked = now();
-        let mut time = raw(addr, &["TIME"]).await.unwrap();
-        // An answer that took long says little.
-        while now() - asked > 400_000 {
-            asked = now();
-            time = raw(addr, &["TIME"]).await.unwrap();
-        }
+        let (asked, time) = loop {
+            let asked = now();
+            let time = raw(addr, &["TIME"]).await.unwrap();
+            // An answer that took long says little.
+            if now() - asked <= 400_000 {
+                break (asked, time);
+            }
+        };
         let [sec, micros] = time.list() else { panic!("{time}") };
         let there = sec.int().unwrap() * 1_000_000 + micros.int().unwrap();
         (there - asked + 500_000).div_euclid(1_000_000)
