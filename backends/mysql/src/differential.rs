@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod scene;
+mod turns;
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,29 +1,42 @@
-//! The usual case in one statement: a lock that nobody else holds or waits for.
+//! The usual case in one statement: a lock that nobody else holds or waits for, and the turn of one
+//! who was rung.
 //!
 //! Each is one UPDATE of one row, committed by itself, whose condition says that it is the usual
 //! case; a row it does not match is the long way's (`ledger`). `ver=ver+1` makes sure that a row
 //! that matched counts as affected. The server's time is read before a possible wait for the row,
 //! so it is early rather than late: a lock passes on later, and a lease begins no earlier than its
 //! request was sent.
+//!
+//! A turn is confirmed while whoever gave it is still about to commit that: the UPDATE waits for the
+//! row, and is judged by the row as it is then. It needs to look at nothing else, because the row says
+//! whether there is anything else to do (`record`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::seam::Key;
 use distlock_core::state::{Claim, Reply};
-use distlock_core::{Error, FullName, Kind, ReqId, Token};
+use distlock_core::{Error, FullName, ReqId, Token};
 use distlock_sql::Trouble;
 use sqlx::mysql::MySqlQueryResult;
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
-use crate::record::{RELEASED, rules};
+use crate::ledger::Fault;
+use crate::record::{RELEASED, rules, written};
 use crate::schema::Tables;
 use crate::sql::{NOW, at, hex, run_far};
 use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, number};
 
+/// A token and how many wait come back as one number: so many bits are the token's. Microseconds
+/// since 1970 need no more before the year 2112.
+const TOKEN_BITS: u32 = 52;
+/// From so many waiters on they do not fit above it.
+const MANY: u32 = 1 << 11;
+
 /// The statements, for one set of tables.
 pub(crate) struct Fast {
     acquire: Arc<str>,
+    confirm: Arc<str>,
     release: Arc<str>,
     table: String,
 }
@@ -40,13 +53,20 @@ impl Fast {
              AND delay_until<={NOW} AND hi<4611686018427387904 \
              AND LOCATE(?,released)=0 AND (cancelled IS NULL OR LOCATE(?,cancelled)=0)"
         );
+        let (all, most) = (1u64 << TOKEN_BITS, (1u64 << TOKEN_BITS) - 1);
+        let confirm = format!(
+            "UPDATE {table} SET ver=ver+1, token=LAST_INSERT_ID(token+nwait*{all})&{most}, \
+             granted={NOW}, expires={NOW}+?, req=?, rest=NULL \
+             WHERE space=? AND name=? AND req IS NULL AND claim=? AND expires>{NOW} \
+             AND token<{all} AND nwait<{MANY}"
+        );
         let release = format!(
             "UPDATE {table} SET ver=ver+1, \
              released=RIGHT(CONCAT(released,req,UNHEX(LPAD(HEX({NOW}+{tombstone}),16,'0'))),{RELEASED}), \
              req=NULL, claim=NULL \
              WHERE space=? AND name=? AND req=? AND rest IS NULL AND nwait=0 AND expires>{NOW}"
         );
-        Self { acquire: acquire.into(), release: release.into(), table }
+        Self { acquire: acquire.into(), confirm: confirm.into(), release: release.into(), table }
     }
 
     /// Takes a lock that is free and not waited for; `None` says that it is not the usual case.
@@ -57,8 +77,7 @@ impl Fast {
         claim: &Claim,
     ) -> Result<Option<Reply>, Trouble> {
         let req = claim.req.as_bytes().as_slice();
-        let text = serde_json::to_vec(claim)
-            .map_err(|e| Trouble::answered(Error::new(Kind::Store, "no claim").because(e)))?;
+        let text = written(claim).map_err(Trouble::answered)?;
         let done = sqlx::query(AssertSqlSafe(Arc::clone(&self.acquire)))
             .bind(micros(claim.ttl))
             .bind(req)
@@ -79,6 +98,37 @@ impl Fast {
             block: claim.block,
             remaining: claim.ttl,
             waiters: 0,
+            floor: token,
+        }))
+    }
+
+    /// Confirms the turn of a waiter; `None` says that it is not its turn, or that there is more to
+    /// do.
+    pub(crate) async fn confirm(
+        &self,
+        conn: &mut MySqlConnection,
+        lock: &FullName,
+        claim: &Claim,
+    ) -> Result<Option<Reply>, Fault> {
+        let text = written(claim)?;
+        let done = sqlx::query(AssertSqlSafe(Arc::clone(&self.confirm)))
+            .bind(micros(claim.ttl))
+            .bind(claim.req.as_bytes().as_slice())
+            .bind(lock.space.as_str().as_bytes())
+            .bind(lock.name.as_str().as_bytes())
+            .bind(text)
+            .execute(conn)
+            .await?;
+        if done.rows_affected() == 0 {
+            return Ok(None);
+        }
+        let both = done.last_insert_id();
+        let token = Token::new(both & ((1 << TOKEN_BITS) - 1))?;
+        Ok(Some(Reply::Granted {
+            token,
+            block: claim.block,
+            remaining: claim.ttl,
+            waiters: u32::try_from(both >> TOKEN_BITS).unwrap_or(u32::MAX),
             floor: token,
         }))
     }

@@ -57,6 +57,13 @@ pub(crate) struct Played {
     pub(crate) unheard: Vec<ReqId>,
 }
 
+impl Played {
+    /// An answer, and nobody to be told.
+    pub(crate) fn quietly(reply: Reply) -> Self {
+        Self { replies: vec![reply], ours: Effects::default(), unheard: Vec::new() }
+    }
+}
+
 pub(crate) struct Ledger {
     pub(crate) tables: Tables,
     /// This process, as others reach it.
@@ -163,7 +170,7 @@ impl Ledger {
         let mut sql = format!(
             "UPDATE {} SET {} WHERE {at}",
             tables.lock,
-            record.assignments(&state, waiters)?
+            record.assignments(&state, waiters, (tables, &at))?
         );
         for change in changes {
             sql += ";";

@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use distlock_core::state::{LockState, Micros, Op, Pulse, Reply, Waiter};
+use distlock_core::state::{Claim, LockState, Micros, Op, Pulse, Reply, Waiter};
 use distlock_core::{Error, Kind, Mode, ReqId};
 use sqlx::Row;
 use sqlx::mysql::MySqlRow;
 
+use crate::record::written;
 use crate::schema::Tables;
 use crate::sql::{NOW, hex, list, micros};
 
@@ -64,6 +65,17 @@ pub(crate) fn select(tables: &Tables, at: &str, ops: &[Op], all: bool) -> [Strin
     }
     let part = |p: &String| format!("(SELECT {COLUMNS} FROM {wait} WHERE {at} {p})");
     [parts.iter().map(part).collect::<Vec<_>>().join(" UNION ALL "), places]
+}
+
+/// Whether somebody else of a claim's owner stands in line.
+pub(crate) fn has_others_of((tables, at): (&Tables, &str), claim: &Claim) -> String {
+    let (owner, req) = (hex(claim.owner.as_str()), hex(claim.req.as_bytes()));
+    format!("EXISTS(SELECT 1 FROM {} WHERE {at} AND owner={owner} AND req<>{req})", tables.wait)
+}
+
+/// When the first in line is over; a line that nobody is in is over already.
+pub(crate) fn soonest((tables, at): (&Tables, &str)) -> String {
+    format!("(SELECT COALESCE(MIN(deadline),0) FROM {} WHERE {at})", tables.wait)
 }
 
 /// Whom an operation is about.
@@ -198,8 +210,7 @@ impl Line {
                 }
                 _ => {}
             }
-            let claim = serde_json::to_vec(&w.claim)
-                .map_err(|e| Error::new(Kind::Store, "a claim cannot be written").because(e))?;
+            let claim = written(&w.claim)?;
             let permits = match w.claim.mode {
                 Mode::Permit(n) => n.get(),
                 Mode::Exclusive | Mode::Shared => 0,

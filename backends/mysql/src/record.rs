@@ -3,13 +3,21 @@
 //! The usual hold (one, believed in, without a `min_hold`) has columns of its own, so that one
 //! statement can take, renew and free it. Any other holds are in `rest`, and `req` is NULL: then no
 //! short statement matches, and the long way is taken.
+//!
+//! With one exception: while the only hold is the turn of a waiter, and all that is left to do is that
+//! it confirms, those columns say what the confirmation makes of it. Then `claim` is not NULL though
+//! `req` is, and `expires` is when that is no longer all: the turn is over, or somebody in line is.
+//! Whoever changes the line writes the row, too, so what it says of the line stays true; a heartbeat
+//! alone only moves the ends of waiters, and only on.
 
-use distlock_core::state::{End, Hold, LockState, Micros, Phase, Rules, Spent};
-use distlock_core::{Error, Kind, ReqId};
+use distlock_core::state::{Claim, End, Hold, LockState, Micros, Phase, Rules, Spent};
+use distlock_core::{Error, Kind, Mode, ReqId};
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
 use sqlx::mysql::MySqlRow;
 
+use crate::line;
+use crate::schema::Tables;
 use crate::sql::{hex, micros, number};
 
 /// The columns a state is read from.
@@ -107,8 +115,14 @@ impl Record {
             || live(&self.state) != live(state)
     }
 
-    /// The assignments that turn this row into a state with so many in line.
-    pub(crate) fn assignments(&self, state: &LockState, waiters: u64) -> Result<String, Error> {
+    /// The assignments that turn this row into a state with so many in line; those of them who were
+    /// not read are found there.
+    pub(crate) fn assignments(
+        &self,
+        state: &LockState,
+        waiters: u64,
+        unread: (&Tables, &str),
+    ) -> Result<String, Error> {
         let cannot = |e| Error::new(Kind::Store, "a state cannot be written").because(e);
         let of = |end: End| state.spent.iter().filter(move |s| s.end == end);
         let mut rest = Rest::default();
@@ -119,18 +133,22 @@ impl Record {
         let mut usual = "req=NULL, claim=NULL".to_owned();
         match state.holds.as_slice() {
             [h] if h.phase == Phase::Held && h.claim.min_hold.is_zero() && in_order => {
-                let claim = serde_json::to_vec(&h.claim).map_err(cannot)?;
-                usual = format!(
-                    "req={}, claim={}, token={}, block={}, expires={}, granted={}",
-                    hex(h.claim.req.as_bytes()),
-                    hex(claim),
-                    h.token,
-                    h.block,
-                    h.expires.0,
-                    h.granted.0
-                );
+                let (req, claim) = (hex(h.claim.req.as_bytes()), hex(written(&h.claim)?));
+                usual = columns(h, &req, &claim, &h.expires.0.to_string());
             }
-            holds => rest.holds = holds.to_vec(),
+            holds => {
+                if let Some((h, until)) = turn(state).filter(|_| in_order) {
+                    let (mut claim, mut until) = (hex(written(&h.claim)?), until.0.to_string());
+                    // Who was not read may be of its owner, too, or be over sooner.
+                    if waiters != state.queue.len() as u64 {
+                        claim =
+                            format!("IF({},NULL,{claim})", line::has_others_of(unread, &h.claim));
+                        until = format!("LEAST({until},{})", line::soonest(unread));
+                    }
+                    usual = columns(h, "NULL", &claim, &until);
+                }
+                rest.holds = holds.to_vec();
+            }
         }
         let rest = if rest.holds.is_empty() && rest.released.is_empty() {
             "NULL".to_owned()
@@ -152,6 +170,36 @@ impl Record {
         }
         Ok(set)
     }
+}
+
+/// A claim as it is written down.
+pub(crate) fn written(claim: &Claim) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(claim)
+        .map_err(|e| Error::new(Kind::Store, "a claim cannot be written").because(e))
+}
+
+/// The columns of the usual hold.
+fn columns(h: &Hold, req: &str, claim: &str, expires: &str) -> String {
+    let Hold { token, block, granted, .. } = h;
+    format!(
+        "req={req}, claim={claim}, token={token}, block={block}, expires={expires}, granted={}",
+        granted.0
+    )
+}
+
+/// The only hold, if it is the turn of a waiter whose confirmation does nothing but make it a usual
+/// one, and until when that is so; as far as the line was read.
+///
+/// Whoever has its turn has not been cancelled, or it would not have it. While it is exclusive nobody
+/// fits beside it, whatever the line; only others of its owner would be let in with it.
+fn turn(state: &LockState) -> Option<(&Hold, Micros)> {
+    let [h] = state.holds.as_slice() else { return None };
+    let claim = &h.claim;
+    let claimed = matches!(h.phase, Phase::Claimed { .. });
+    let usual = claim.mode == Mode::Exclusive && claim.min_hold.is_zero() && claim.block.get() == 1;
+    let alone = state.queue.iter().all(|w| w.claim.owner != claim.owner);
+    let soonest = state.queue.iter().map(|w| w.deadline).fold(h.expires, Micros::min);
+    (claimed && usual && alone).then_some((h, soonest))
 }
 
 fn entries(blob: &[u8], end: End) -> impl Iterator<Item = Spent> + '_ {

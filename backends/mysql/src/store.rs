@@ -8,7 +8,8 @@
 //! 3. A release promotes the head of the line and rings the doorbell of its process (`bell`). A
 //!    process that is gone or does not hear is passed over; its waiter keeps its place until it is
 //!    heard of again or its time is over.
-//! 4. The woken waiter asks again, which confirms the promotion, and believes that answer.
+//! 4. The woken waiter asks again, which confirms the promotion, mostly by one statement (`fast`), and
+//!    believes that answer.
 //!
 //! A process has at most three connections: calls, renewals and cancels, and the doorbell.
 
@@ -59,7 +60,7 @@ struct Inner {
     back: Arc<Lane<Door>>,
     bell: Bell,
     ears: Arc<OnceLock<Ears>>,
-    /// Who is in line: no use in trying the short way with them.
+    /// Who is in line: no use in trying with them to take a free lock.
     waiting: Arc<Mutex<HashSet<ReqId>>>,
     /// Nor in trying to give back a lock the short way that others wait for.
     crowds: Crowds,
@@ -155,6 +156,33 @@ impl Inner {
         Ok(self.after(lock, played.await?))
     }
 
+    /// The short way to confirm a turn, where it may be one, then the long way.
+    async fn ask(
+        self: &Arc<Self>,
+        lock: &FullName,
+        claim: Claim,
+        wait: Option<Duration>,
+        may_be_turn: bool,
+    ) -> Result<Reply, Error> {
+        let (ledger, fast, name) = (Arc::clone(&self.ledger), Arc::clone(&self.fast), lock.clone());
+        let played = self.lane().call(move |conn| {
+            let (ledger, fast, name, claim) =
+                (Arc::clone(&ledger), Arc::clone(&fast), name.clone(), claim.clone());
+            Box::pin(async move {
+                if may_be_turn {
+                    match fast.confirm(conn, &name, &claim).await {
+                        Ok(None) => {}
+                        Ok(Some(reply)) => return Ok(Played::quietly(reply)),
+                        Err(fault) => ledger.undo(conn, fault).await?,
+                    }
+                }
+                let via = claim.via.clone();
+                ledger.play(conn, &name, &[Op::Acquire { claim, wait }], &via).await
+            })
+        });
+        only(self.after(lock, played.await?))
+    }
+
     /// Moves the deadlines of waiters of one lock, if nothing else is to be done.
     async fn beat(
         &self,
@@ -220,9 +248,9 @@ impl Inner {
             self.called.store(false, Ordering::Relaxed);
         }
         let via = if called { session.to_owned() } else { String::new() };
-        let claim = Claim { via: via.clone(), ..claim };
-        let op = Op::Acquire { claim, wait };
-        let reply = only(self.play(&ask.lock, vec![op], via).await?)?;
+        // Who stands in line asks because it was rung, or because nobody rings and it looks itself.
+        let rung = self.bell.is_heard() && lock(&self.waiting).contains(&ask.req);
+        let reply = self.ask(&ask.lock, Claim { via, ..claim }, wait, rung).await?;
         self.crowds.hear(&ask.lock, &reply);
         let mut waiting = lock(&self.waiting);
         match reply {

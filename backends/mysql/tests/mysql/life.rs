@@ -19,6 +19,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_server_clock_that_is_stepped_back_never_lowers_a_token", stepped),
     ("a_killed_doorbell_is_hung_again_and_waiters_are_served", bell),
     ("rings_close_together_do_not_hold_each_other_up", rings),
+    ("who_is_rung_confirms_by_one_statement", confirms),
     ("a_waiter_whose_process_is_gone_is_passed_over_at_once", gone),
     ("a_revoked_holder_is_told_by_the_bell", revoked),
     ("a_line_without_doorbells_moves_on", no_bells),
@@ -26,6 +27,32 @@ pub(crate) const TRIALS: &[Named] = &[
     ("news_are_told_once_and_cleared_away", news),
     ("a_closed_store_leaves_no_connection", closed),
 ];
+
+/// What was logged of the connection that confirmed a turn: that, and no transaction after it.
+fn confirms() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let (here, there) = (client(&server, "").await, client(&server, "").await);
+        let held = take(&here, "a", LONG).await;
+        let lock = there.lock("a").ttl(LONG);
+        let waiting = task(async move { lock.acquire().await.unwrap() });
+        line_of(&here, "a", 1).await;
+        ask(&server, "SET GLOBAL log_output='TABLE'; SET GLOBAL general_log=1");
+        give_back(held).await;
+        let next = soon("its turn", waiting).await.unwrap();
+        ask(&server, "SET GLOBAL general_log=0");
+        let confirmed = "command_type='Execute' AND argument LIKE 'UPDATE %rest=NULL%'";
+        let log = "mysql.general_log";
+        let last = format!("SELECT MAX(event_time) FROM {log} WHERE {confirmed}");
+        assert_ne!(ask(&server, &last), "NULL", "no turn was confirmed by one statement");
+        let after = format!(
+            "SELECT COUNT(*) FROM {log} WHERE argument LIKE '%FOR UPDATE%' AND event_time>({last}) \
+             AND thread_id IN (SELECT thread_id FROM {log} WHERE {confirmed})"
+        );
+        assert_eq!(ask(&server, &after), "0", "it did not match");
+        give_back(next).await;
+    });
+}
 
 fn s35_killed() {
     run(async {
