@@ -6,7 +6,7 @@
 //!    measured, and others wait behind them. Probably all who sleep there share a mutex, which one
 //!    who is woken keeps while it asks whether it was killed.
 //! 2. Whoever promotes one of its waiters writes that down in the table of news, in the same
-//!    transaction, and ends the sleep with `KILL QUERY`, just before it commits.
+//!    transaction, and ends the sleep with `KILL QUERY`, before it writes the rest and commits.
 //! 3. The doorbell wakes, reads its news, hands them out and sleeps again. Its statement looks for
 //!    news before it sleeps, so a ring that comes a moment too early is not lost. Where only one
 //!    waits, a ring can hardly be meant for another: it asks while the news are still read.
@@ -124,7 +124,7 @@ impl News {
         self.0.is_empty()
     }
 
-    /// The statement that writes them down, after others; nothing when there are none.
+    /// The statement that writes them down; nothing when there are none.
     pub(crate) fn insert(&self, tables: &Tables, lock: &FullName, now: Micros) -> String {
         let row = |(kind, req, via): &(u8, ReqId, String)| {
             let (space, name) = (hex(lock.space.as_str()), hex(lock.name.as_str()));
@@ -135,7 +135,7 @@ impl News {
             return String::new();
         }
         let (table, rows) = (&tables.news, rows.join(","));
-        format!("; INSERT INTO {table} (session, kind, space, name, req, at) VALUES {rows}")
+        format!("INSERT INTO {table} (session, kind, space, name, req, at) VALUES {rows}")
     }
 
     /// Whose bells to ring, and whether a turn depends on it.

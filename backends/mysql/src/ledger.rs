@@ -4,7 +4,7 @@
 //!    trip. Everything that writes to a lock's line holds this lock, so nothing else can deadlock,
 //!    and what was read stays true.
 //! 2. Run [`LockState::step`] as it is.
-//! 3. Write what changed, ring the bell of whoever was promoted, and commit: one round trip.
+//! 3. Ring the bell of whoever was promoted, write what changed, and commit: one round trip.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -176,8 +176,7 @@ impl Ledger {
             sql += ";";
             sql += &change;
         }
-        sql += &news.insert(tables, lock, now);
-        let unheard = self.commit(conn, &sql, &news).await?;
+        let unheard = self.commit(conn, &sql, &news, &news.insert(tables, lock, now)).await?;
         Ok(Played { replies, ours, unheard })
     }
 
@@ -202,31 +201,32 @@ impl Ledger {
 
     /// Writes, rings and commits; says who could not be rung.
     ///
-    /// The ring comes before the commit, whose sync it need not wait for: who is rung asks with a
-    /// look at this very row, which the server answers once the commit is through. Should that
-    /// fail, it asked for nothing.
+    /// The ring comes as soon as there are news to be read: who is rung asks with a look at this very
+    /// row, which the server answers once the commit is through, and is on its way while all else is
+    /// written. Should that fail, it asked for nothing.
     async fn commit(
         &self,
         conn: &mut MySqlConnection,
         sql: &str,
         news: &News,
+        insert: &str,
     ) -> Result<Vec<ReqId>, Fault> {
         let (bells, end) = (news.bells(), format!("COMMIT; {END}"));
         let [one] = bells.as_slice() else {
-            run(conn, format!("{sql}; {end}")).await?;
+            let insert = if bells.is_empty() { String::new() } else { format!("{insert}; ") };
+            run(conn, format!("{insert}{sql}; {end}")).await?;
             return Ok(news.turns_of(&Self::ring_all(conn, bells).await));
         };
         // The usual hand-over rings one bell: all in one round trip.
-        let before = sql.matches(';').count() + 1;
-        let (given, failed) = run_far(conn, format!("{sql}; {}; {end}", ring(*one))).await;
-        match failed {
-            None => Ok(Vec::new()),
+        let all = format!("{insert}; {}; {sql}; {end}", ring(*one));
+        match run_far(conn, all).await {
+            (_, None) => Ok(Vec::new()),
             // Nothing but the ring has failed, and what follows it was not done.
-            Some(e) if given.len() == before && number(&e).is_some() => {
-                run(conn, end).await?;
+            (given, Some(e)) if given.len() == 1 && number(&e).is_some() => {
+                run(conn, format!("{sql}; {end}")).await?;
                 Ok(news.turns_of(&[*one]))
             }
-            Some(e) => Err(e.into()),
+            (_, Some(e)) => Err(e.into()),
         }
     }
 
