@@ -62,7 +62,7 @@ struct Inner {
     ears: Arc<OnceLock<Ears>>,
     /// Who is in line: no use in trying with them to take a free lock.
     waiting: Arc<Mutex<HashSet<ReqId>>>,
-    /// Nor in trying to give back a lock the short way that others wait for.
+    /// Nor with a lock that others wait for, nor in giving that back the short way.
     crowds: Crowds,
     /// Whether everybody who waits was last heard with an address to be called up at.
     called: AtomicBool,
@@ -223,7 +223,8 @@ impl Inner {
 
     /// The short way; `None` when it is not the usual case.
     async fn take(&self, ask: &Ask, claim: &Claim) -> Result<Option<Reply>, Error> {
-        if !fast::fits(claim) || lock(&self.waiting).contains(&ask.req) {
+        let no_use = lock(&self.waiting).contains(&ask.req) || self.crowds.lately(&ask.lock);
+        if no_use || !fast::fits(claim) {
             return Ok(None);
         }
         let (fast, name, claim) = (Arc::clone(&self.fast), ask.lock.clone(), claim.clone());

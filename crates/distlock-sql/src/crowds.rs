@@ -1,7 +1,7 @@
 //! Which locks others waited for when they were last granted, a moment ago.
 //!
-//! A short way to give back a lock that nobody waits for is a round trip for nothing where somebody
-//! does. That is not known before the answer, but it is likely where it was so at the grant. A wrong
+//! A short way to take or give back a lock that nobody waits for is a round trip for nothing where
+//! somebody does. That is not known before the answer, but it is likely where it was so at the grant. A wrong
 //! guess costs time, and nothing else: both ways answer the same.
 
 use std::collections::HashMap;
