@@ -793,6 +793,42 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         target: "mysql",
         test: "who_is_rung_confirms_by_one_statement",
     },
+    Mutation {
+        name: "etcd: writes that go open without their comparisons",
+        file: "backends/etcd/src/wire/party.rs",
+        old: "txn.compare.extend(write.compare);",
+        new: "drop(write.compare);",
+        package: "distlock-etcd",
+        target: "etcd",
+        test: "one_that_is_taken_keeps_nobody_from_his_own",
+    },
+    Mutation {
+        name: "etcd: a party that was kept back not asked again",
+        file: "backends/etcd/src/wire/together.rs",
+        old: "if answer.said.succeeded || !open =>",
+        new: "if answer.said.succeeded || open =>",
+        package: "distlock-etcd",
+        target: "etcd",
+        test: "one_that_was_marked_is_lost_and_the_others_are_given_back",
+    },
+    Mutation {
+        name: "etcd: the doubt about a party forgotten when it is asked again",
+        file: "backends/etcd/src/wire/together.rs",
+        old: "(doubt, open) = (doubt || answer.doubt, false);",
+        new: "(doubt, open) = (doubt, false);",
+        package: "distlock-etcd",
+        target: "etcd",
+        test: "those_whose_answer_was_lost_together_are_in_line_once_and_leave_for_good",
+    },
+    Mutation {
+        name: "etcd: all wait for one that was told and does not run",
+        file: "backends/etcd/src/wire/together.rs",
+        old: "timeout(MOMENT, heard)",
+        new: "timeout(MOMENT * 600_000, heard)",
+        package: "distlock-etcd",
+        target: "etcd",
+        test: "who_was_told_and_does_not_run_keeps_nobody_waiting",
+    },
 ];
 
 #[cfg(test)]

@@ -2,11 +2,13 @@
 //!
 //! A write that finds few others under way goes at once, by itself. What comes while there are more
 //! waits, and goes with all that wait: one round trip, and one entry in the cluster's log. Inside,
-//! each is what it was, and idempotent; asked again, all are.
+//! each keeps its comparisons, and is idempotent; asked again, all are.
 //!
 //! What goes together costs the server less, so a crowd should not leave in small parties: with
 //! another transaction under way, those who wait are sent when they are half as many as are in it,
-//! and in any case when it ends.
+//! and in any case when it ends. It has ended when all who were in it have heard: they come back
+//! with their next write about then, and would otherwise leave in the small parties in which they
+//! heard.
 //!
 //! Nobody needs a turn of the link for it: it sees to it itself that few are under way.
 //!
@@ -15,21 +17,30 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use distlock_core::{FullName, Outcome, engine};
 use tokio::sync::oneshot;
 
+use super::calm::Calm;
 use super::link::{Answer, Link};
-use super::proto::{Do, Done, RequestOp, TxnRequest, TxnResponse};
+use super::party::Party;
+use super::proto::{TxnRequest, TxnResponse};
 use super::trouble::Fault;
 
 /// So many transactions are under way at most. With one alone, a task beside another would wait for
 /// it each time, and the server would rest while we read its answers.
 const FLIGHTS: usize = 2;
-/// So many go together: etcd takes 128 operations in all, and a join has a few inside.
-const MOST: usize = 48;
+/// So many go together: etcd takes 128 comparisons or operations in all. A join has two, and some
+/// inside if it goes as it is.
+const MOST: usize = 60;
+/// A task that was told and does not run keeps nobody for longer.
+const MOMENT: Duration = Duration::from_millis(1);
 
 type Sent = Result<Answer<TxnResponse>, Fault>;
+/// What is dropped by all who were told, when they have heard.
+type Heard = Arc<oneshot::Sender<()>>;
+type Told = (Sent, Option<Heard>);
 
 /// The writes of a client.
 pub(crate) struct Together {
@@ -45,13 +56,14 @@ struct State {
     waiting: VecDeque<Waiting>,
     /// How many ever waited.
     numbers: u64,
+    calm: Calm,
 }
 
 struct Waiting {
     number: u64,
     lock: FullName,
     write: TxnRequest,
-    answer: oneshot::Sender<Sent>,
+    answer: oneshot::Sender<Told>,
 }
 
 impl Together {
@@ -78,7 +90,7 @@ impl Together {
         };
         // Who waits to be sent has no longer than who is: the others may have their answer later.
         match self.link.clock.timeout(self.link.timeout, answer).await {
-            Some(Ok(sent)) => sent,
+            Some(Ok((sent, _heard))) => sent,
             // Taken out of the line in time, it is never sent.
             None if self.state().give_up(number) => Err(self.link.unsent()),
             _ => Err(Fault::Other(self.link.late())),
@@ -90,7 +102,7 @@ impl Together {
         self: &Arc<Self>,
         lock: &FullName,
         write: TxnRequest,
-    ) -> Result<TxnRequest, (u64, oneshot::Receiver<Sent>)> {
+    ) -> Result<TxnRequest, (u64, oneshot::Receiver<Told>)> {
         let mut state = self.state();
         if state.waiting.is_empty() && state.has_room(1) {
             state.leaves(1);
@@ -115,7 +127,9 @@ impl Together {
     async fn serve(self: Arc<Self>, mut some: Vec<Waiting>) {
         while !some.is_empty() {
             let writes = some.len();
-            self.send(some).await;
+            if let Some(heard) = self.send(some).await {
+                let _ = self.link.clock.timeout(MOMENT, heard).await;
+            }
             some = {
                 let mut state = self.state();
                 state.lands(writes);
@@ -124,43 +138,79 @@ impl Together {
         }
     }
 
-    async fn send(&self, mut some: Vec<Waiting>) {
-        if some.len() == 1 {
-            return self.one_by_one(some).await;
-        }
-        let take = |w: &mut Waiting| Do::Txn(std::mem::take(&mut w.write));
-        let success = some.iter_mut().map(|w| RequestOp { request: Some(take(w)) }).collect();
-        let txn = TxnRequest { success, ..TxnRequest::default() };
-        match self.link.txn_in_turn(&txn).await {
-            Ok(Answer { said, doubt }) => {
-                let header = said.header;
-                for (waiting, response) in some.into_iter().zip(said.responses) {
-                    let Some(Done::Txn(said)) = response.response else { continue };
-                    let said = TxnResponse { header, ..said };
-                    let _ = waiting.answer.send(Ok(Answer { said, doubt }));
+    /// Sends some and tells them; what ends when they have heard.
+    async fn send(&self, mut some: Vec<Waiting>) -> Option<oneshot::Receiver<()>> {
+        // An attempt before the last may have taken effect.
+        let (mut doubt, mut open) = (false, true);
+        while some.len() > 1 {
+            let party = self.state().pack(&mut some, open);
+            match self.link.txn_in_turn(&party.txn).await {
+                Ok(answer) if answer.said.succeeded || !open => {
+                    doubt |= answer.doubt;
+                    return Some(self.tell(some, &party, answer.said, doubt));
                 }
-            }
-            // Nobody was reached: that is so for each of them.
-            Err(Fault::Other(e)) if e.is_transient() || e.outcome() == Outcome::Unknown => {
-                for waiting in some {
-                    let _ = waiting.answer.send(Err(Fault::Other(e.clone())));
+                // One that went open did not pass, so nothing was done: all again, each as it is.
+                Ok(answer) => {
+                    (doubt, open) = (doubt || answer.doubt, false);
+                    self.state().calm.kept_back();
+                    some.iter_mut().zip(party.apart()).for_each(|(w, write)| w.write = write);
+                    some.retain(|w| !w.answer.is_closed());
                 }
-            }
-            // One of them is refused, and all with it: each finds out for itself.
-            Err(_) => {
-                for (waiting, op) in some.iter_mut().zip(txn.success) {
-                    if let Some(Do::Txn(write)) = op.request {
-                        waiting.write = write;
+                // Nobody was reached: that is so for each of them.
+                Err(Fault::Other(e)) if e.is_transient() || e.outcome() == Outcome::Unknown => {
+                    let e = if doubt { e.unknown() } else { e };
+                    for waiting in some {
+                        let _ = waiting.answer.send((Err(Fault::Other(e.clone())), None));
                     }
+                    return None;
                 }
-                self.one_by_one(some).await;
+                // One of them is refused, and all with it: each finds out for itself.
+                Err(_) => {
+                    some.iter_mut().zip(party.apart()).for_each(|(w, write)| w.write = write);
+                    break;
+                }
             }
         }
+        self.one_by_one(some, doubt).await;
+        None
     }
 
-    async fn one_by_one(&self, some: Vec<Waiting>) {
+    /// Tells each what is its own, and learns from it.
+    fn tell(
+        &self,
+        some: Vec<Waiting>,
+        party: &Party,
+        said: TxnResponse,
+        doubt: bool,
+    ) -> oneshot::Receiver<()> {
+        let (heard, all) = oneshot::channel();
+        let heard = Arc::new(heard);
+        let told: Vec<_> = some.into_iter().zip(party.told(said)).collect();
+        {
+            let calm = &mut self.state().calm;
+            for (waiting, told) in &told {
+                if let Some((said, true)) = told {
+                    calm.saw(&waiting.lock, said.succeeded);
+                }
+            }
+        }
+        for (waiting, told) in told {
+            if let Some((said, _)) = told {
+                let told = (Ok(Answer { said, doubt }), Some(heard.clone()));
+                let _ = waiting.answer.send(told);
+            }
+        }
+        all
+    }
+
+    async fn one_by_one(&self, some: Vec<Waiting>, doubt: bool) {
         for waiting in some.into_iter().filter(|w| !w.answer.is_closed()) {
-            let _ = waiting.answer.send(self.link.txn_in_turn(&waiting.write).await);
+            let sent = match self.link.txn_in_turn(&waiting.write).await {
+                Ok(answer) => Ok(Answer { doubt: doubt || answer.doubt, ..answer }),
+                Err(Fault::Other(e)) if doubt => Err(Fault::Other(e.unknown())),
+                Err(fault) => Err(fault),
+            };
+            let _ = waiting.answer.send((sent, None));
         }
     }
 }
@@ -181,6 +231,16 @@ impl State {
         self.aloft -= writes;
     }
 
+    /// What waited, as one transaction: open, as far as it is expected to pass.
+    fn pack(&mut self, some: &mut [Waiting], open: bool) -> Party {
+        let (open, mut party) = (open && self.calm.open(), Party::default());
+        for waiting in some {
+            let open = open && self.calm.expects(&waiting.lock);
+            party.add(std::mem::take(&mut waiting.write), open);
+        }
+        party
+    }
+
     /// What leaves now.
     fn next(&mut self) -> Vec<Waiting> {
         if !self.has_room(self.waiting.len()) {
@@ -194,7 +254,7 @@ impl State {
     }
 
     /// A write waits; its number, and where its answer comes.
-    fn wait(&mut self, lock: &FullName, write: TxnRequest) -> (u64, oneshot::Receiver<Sent>) {
+    fn wait(&mut self, lock: &FullName, write: TxnRequest) -> (u64, oneshot::Receiver<Told>) {
         let (answer, said) = oneshot::channel();
         self.numbers += 1;
         let (number, lock) = (self.numbers, lock.clone());
@@ -241,8 +301,10 @@ impl Drop for Flight<'_> {
 
 #[cfg(test)]
 mod tests {
-    use distlock_core::Name;
+    use distlock_core::seam::Ask;
+    use distlock_core::{Label, Mode, Name, Owner, Patience, ReqId};
 
+    use super::super::proto::Do;
     use super::*;
     use crate::txn;
 
@@ -289,6 +351,64 @@ mod tests {
         assert_eq!(state.next().len(), 1, "nothing is under way");
         // Beside one alone another goes at once.
         assert!(state.has_room(1));
+    }
+
+    #[test]
+    fn who_was_not_free_goes_as_it_is_and_after_that_all_do() {
+        let (mut state, mut said) = (State::default(), Vec::new());
+        let lock = |name| FullName { space: Default::default(), name: Name::new(name).unwrap() };
+        for name in ["a", "b", "c"] {
+            said.push(state.wait(&lock(name), txn::leave(name, 1)));
+        }
+        state.calm.saw(&lock("b"), false);
+        let mut some = state.take();
+        let again = |party: Party, some: &mut Vec<Waiting>| {
+            let packed = (party.txn.compare.len(), party.txn.success.len());
+            some.iter_mut().zip(party.apart()).for_each(|(w, write)| w.write = write);
+            packed
+        };
+        let packed = state.pack(&mut some, true);
+        assert_eq!(again(packed, &mut some), (2, 3), "the comparison of one is inside");
+        let packed = state.pack(&mut some, false);
+        assert_eq!(again(packed, &mut some), (0, 3));
+        state.calm.kept_back();
+        let packed = state.pack(&mut some, true);
+        assert_eq!(again(packed, &mut some), (0, 3));
+    }
+
+    /// As etcd counts it: the most of what is beside each other, and what is inside comes on top.
+    fn width(txn: &TxnRequest) -> usize {
+        let all = [txn.compare.len(), txn.success.len(), txn.failure.len()];
+        let inside = txn.success.iter().chain(&txn.failure).map(|op| match &op.request {
+            Some(Do::Txn(txn)) => width(txn),
+            _ => 0,
+        });
+        all.into_iter().max().unwrap_or(0) + inside.max().unwrap_or(0)
+    }
+
+    #[test]
+    fn etcd_takes_the_largest_party() {
+        let (mode, label) = (Mode::Exclusive, Label::new(""));
+        for patience in [Patience::Forever, Patience::Never] {
+            let ask = Ask {
+                lock: FullName { space: Default::default(), name: Name::new("a").unwrap() },
+                req: ReqId::random(),
+                owner: Owner::new(),
+                mode,
+                ttl: Duration::from_secs(9),
+                patience,
+                min_hold: Duration::ZERO,
+                lock_delay: Duration::ZERO,
+                label: label.clone(),
+                block: std::num::NonZeroU32::MIN,
+            };
+            for open in [0, 1, MOST - 1, MOST] {
+                let mut party = Party::default();
+                let write = || txn::join(&ask, "a", Vec::new(), 1, false);
+                (0..MOST).for_each(|i| party.add(write(), i < open));
+                assert!(width(&party.txn) <= 128, "{open}: {}", width(&party.txn));
+            }
+        }
     }
 
     #[test]

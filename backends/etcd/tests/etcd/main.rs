@@ -12,6 +12,7 @@ mod moves;
 mod replies;
 mod seats;
 mod steps;
+mod together;
 mod waiting;
 
 use distlock_testkit::trials;
@@ -33,6 +34,7 @@ fn main() {
             moves::TRIALS,
             replies::TRIALS,
             seats::TRIALS,
+            together::TRIALS,
             waiting::TRIALS,
         ],
     )
