@@ -21,6 +21,7 @@
 mod child;
 #[cfg(feature = "differential")]
 pub mod differential;
+mod ended;
 pub mod faulty;
 pub mod fellow;
 pub mod history;
@@ -39,6 +40,7 @@ mod trials;
 pub mod wait;
 
 pub use child::Child;
+pub use ended::the_end_is_told_at_once;
 pub use law::{Law, Traits};
 pub use resource::{Resource, Write};
 pub use road::Road;

@@ -1,8 +1,9 @@
 //! Row locks: on connections of their own, and in a caller's transaction.
 
-use distlock_core::{Kind, Released, Why};
+use distlock_core::Kind;
 use distlock_mysql::with_row_lock;
 use distlock_testkit::servers::{Mariadb, Server};
+use distlock_testkit::the_end_is_told_at_once;
 use sqlx::{Connection, Executor, MySqlConnection};
 
 use crate::kit::{
@@ -100,18 +101,6 @@ fn patience() {
 fn told_at_once() {
     run(async {
         let server = start(Mariadb::new()).await;
-        let locks = client(&server, QUERY).await;
-        for end in [Server::kill, Server::stop] {
-            let renewed = take(&locks, "a", LONG).await;
-            let once = locks.lock("b").ttl(LONG).without_renewal();
-            let once = soon("a grant", once.acquire()).await.unwrap();
-            end(&server);
-            for guard in [renewed, once] {
-                assert_eq!(soon("word of it", guard.lost()).await.why, Why::Gone);
-                assert_eq!(guard.release().await.unwrap(), Released::WasLost);
-            }
-            server.again().await.unwrap();
-            until("it answers", async || locks.show("a").await.is_ok()).await;
-        }
+        the_end_is_told_at_once(&server, &client(&server, QUERY).await).await;
     });
 }

@@ -8,6 +8,7 @@ use distlock_core::{Clock, Force, Forced, Kind, Outcome, Released, Why};
 use distlock_testkit::fellow::Fellow;
 use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{Postgres, Server};
+use distlock_testkit::the_end_is_told_at_once;
 
 use crate::errors::refused_in_time;
 use crate::kit::{
@@ -386,19 +387,7 @@ fn told_at_once() {
     run(async {
         for query in ALGORITHMS {
             let server = Postgres::new().start().await.unwrap();
-            let locks = client(&server, query).await;
-            for end in [Server::kill, Server::stop] {
-                let renewed = take_for(&locks, "a", LONG).await;
-                let once = locks.lock("b").ttl(LONG).without_renewal();
-                let once = soon("a grant", once.acquire()).await.unwrap();
-                end(&server);
-                for guard in [renewed, once] {
-                    assert_eq!(soon("word of it", guard.lost()).await.why, Why::Gone);
-                    assert_eq!(guard.release().await.unwrap(), Released::WasLost);
-                }
-                server.again().await.unwrap();
-                until("it answers", async || locks.show("a").await.is_ok()).await;
-            }
+            the_end_is_told_at_once(&server, &client(&server, query).await).await;
         }
     });
 }
