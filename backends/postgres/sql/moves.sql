@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION distlock.acquire(
 LANGUAGE plpgsql AS $$
 DECLARE
   l distlock.lock;
-  n bigint := distlock.now_us();
+  n bigint;
   h distlock.hold;
   r record;
   stirred boolean := false;
@@ -22,62 +22,18 @@ DECLARE
   mine int;
   place bigint;
 BEGIN
-  -- The usual case first, in one statement: nobody holds, nobody waits, nothing forbids it. The
-  -- clock was read before the row was had, so it is early if it is wrong: whatever ends, ends later
-  -- than it says. Only a min_hold would be cut short by that.
-  IF p_min = 0 AND p_block = 1 THEN
-    UPDATE distlock.lock k SET
-      hi = greatest(k.hi + 1, n),
-      kept_until = CASE WHEN k.kept_until >= greatest(k.hi + 1, n + p_ttl) + 86400000000 THEN k.kept_until
-        ELSE greatest(k.hi + 1, n + p_ttl) + 90000000000 END,
-      holds = ARRAY[ROW(p_req, p_owner, p_mode, p_ttl, p_min, p_delay, p_label, p_block, p_via,
-        greatest(k.hi + 1, n), 1, n + p_ttl, n, 0, 0, 0)::distlock.hold]
-    WHERE k.space = p_space AND k.name = p_name AND k.holds = '{}' AND k.queued = 0
-      AND k.delay_until <= n AND k.stones <= n AND p_req <> ALL (k.released)
-    RETURNING k.hi INTO a;
-    IF FOUND THEN
-      kind := 1;
-      b := 1;
-      c := p_ttl;
-      d := 0;
-      e := a;
-      RETURN;
-    END IF;
-  END IF;
-
   SELECT * INTO l FROM distlock.lock k WHERE k.space = p_space AND k.name = p_name FOR UPDATE;
   IF NOT FOUND THEN l := distlock.start(p_space, p_name); END IF;
   n := distlock.now_us();
 
-  -- What a crowd does all the time has a short way past the rules: confirm a turn, and join the
-  -- line. For exclusive requests while one exclusive hold lives, and only where time has changed
-  -- nothing and the request has not ended: all that the rules would do first is then nothing.
+  -- What a crowd does all the time has a short way past the rules: join the line. For exclusive
+  -- requests while one exclusive hold lives, and only where time has changed nothing and the request
+  -- has not ended: all that the rules would do first is then nothing.
   IF p_mode = 0 AND cardinality(l.holds) = 1 AND l.delay_until = 0 AND l.stones <= n
     AND (l.queued = 0 OR l.soonest > n) AND p_req <> ALL (l.released) THEN
     h := l.holds[1];
-    IF h.mode <> 0 OR h.expires <= n THEN
-      NULL;
-    ELSIF h.req = p_req AND h.phase = 1 THEN
-      -- Others of the same owner would have to be let in with it.
-      UPDATE distlock.lock k SET
-        kept_until = CASE WHEN k.kept_until >= greatest(k.hi, n + p_ttl) + 86400000000 THEN k.kept_until
-          ELSE greatest(k.hi, n + p_ttl) + 90000000000 END,
-        holds = ARRAY[ROW(h.req, h.owner, h.mode, h.ttl, h.min_hold, h.lock_delay, h.label, h.wish,
-          CASE WHEN p_wait IS NULL THEN h.via ELSE p_via END,
-          h.token, h.block, n + p_ttl, n, 0, 0, 0)::distlock.hold]
-      WHERE k.space = p_space AND k.name = p_name AND (l.queued <= l.deaf OR NOT EXISTS (
-        SELECT FROM distlock.waiter w
-          WHERE w.lock = l.id AND w.owner = h.owner AND w.mode = 0 AND NOT w.deaf));
-      IF FOUND THEN
-        kind := 1;
-        a := h.token;
-        b := h.block;
-        c := p_ttl;
-        d := l.queued;
-        e := h.token;
-        RETURN;
-      END IF;
-    ELSIF h.req <> p_req AND h.owner <> p_owner AND p_wait IS NOT NULL AND l.latest < n THEN
+    IF h.mode = 0 AND h.expires > n AND h.req <> p_req AND h.owner <> p_owner AND p_wait IS NOT NULL
+      AND l.latest < n THEN
       INSERT INTO distlock.waiter VALUES (l.id, p_req, n, n + p_wait, false, p_owner, p_mode, p_ttl,
         p_min, p_delay, p_label, p_block, p_via) ON CONFLICT DO NOTHING;
       IF FOUND THEN -- it was not in line
@@ -328,7 +284,7 @@ CREATE OR REPLACE FUNCTION distlock.release(p_space text, p_name text, p_req byt
 LANGUAGE plpgsql AS $$
 DECLARE
   l distlock.lock;
-  n bigint := distlock.now_us();
+  n bigint;
   h distlock.hold;
   w distlock.waiter;
   r record;
@@ -336,17 +292,6 @@ DECLARE
   till bigint;
   answer int := 1;
 BEGIN
-  -- The usual case first, in one statement: the one hold is this one, nobody waits, and nothing
-  -- hangs on how late it is.
-  UPDATE distlock.lock k SET holds = '{}',
-    released = k.released[greatest(1, cardinality(k.released) - 6):] || p_req,
-    released_until = k.released_until[greatest(1, cardinality(k.released) - 6):] || n + 60000000
-  WHERE k.space = p_space AND k.name = p_name AND cardinality(k.holds) = 1
-    AND (k.holds[1]).req = p_req AND (k.holds[1]).phase = 0 AND (k.holds[1]).expires > n
-    AND (k.holds[1]).min_hold = 0 AND (k.holds[1]).lock_delay = 0 AND k.queued = 0
-    AND (cardinality(k.released) < 8 OR n < ALL (k.released_until));
-  IF FOUND THEN RETURN 1; END IF;
-
   SELECT * INTO l FROM distlock.lock k WHERE k.space = p_space AND k.name = p_name FOR UPDATE;
   IF NOT FOUND THEN l := distlock.start(p_space, p_name); END IF;
   n := distlock.now_us();

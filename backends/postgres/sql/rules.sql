@@ -5,6 +5,10 @@
 CREATE OR REPLACE FUNCTION distlock.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
+-- When the statement came that runs: the same all through it, and quick enough to be asked for often.
+CREATE OR REPLACE FUNCTION distlock.asked_us() RETURNS bigint LANGUAGE sql STABLE AS
+$$ SELECT (date_part('epoch', statement_timestamp()) * 1000000)::bigint $$;
+
 -- The lock's row, locked; made if there is none, and then some that nobody needs any more go.
 CREATE OR REPLACE FUNCTION distlock.start(p_space text, p_name text, OUT l distlock.lock)
 LANGUAGE plpgsql AS $$
@@ -337,6 +341,14 @@ LANGUAGE plpgsql AS $$
 BEGIN
   RETURN (SELECT count(*) FROM distlock.waiter w WHERE w.lock = l.id AND w.since <
     (SELECT m.since FROM distlock.waiter m WHERE m.lock = l.id AND m.req = p_req));
+END $$;
+
+-- Whether somebody in line who is not passed over belongs to an owner.
+CREATE OR REPLACE FUNCTION distlock.has_kin(p_lock bigint, p_owner text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM distlock.waiter w
+    WHERE w.lock = p_lock AND w.owner = p_owner AND w.mode = 0 AND NOT w.deaf);
 END $$;
 
 -- Undoes a request, whatever became of it.

@@ -8,6 +8,7 @@
 //! 3. When it breaks, it is made anew under another number, because the server may not know yet that
 //!    the old one is gone; and everybody asks again, because something may have been missed.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -18,9 +19,12 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::sync::watch;
 
 use crate::door::{Door, OURS};
-use crate::message::Message;
+use crate::message::{self, Message};
+use crate::quiet::Quiet;
 use crate::trouble::{POOLED, refusal};
 
+/// From so many on, requests that were told of their turn are forgotten.
+const MANY: usize = 4096;
 /// After so long without a word it is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(3);
 /// The pause before another try to connect, doubled each time.
@@ -38,6 +42,9 @@ struct Inner {
     bound: Duration,
     ears: OnceLock<Ears>,
     via: Mutex<Arc<str>>,
+    quiet: Arc<Quiet>,
+    /// Requests that were told of their turn and have not asked since.
+    called: Mutex<HashSet<ReqId>>,
     closed: watch::Sender<bool>,
 }
 
@@ -51,9 +58,11 @@ impl Ear {
         door: Arc<Door>,
         clock: Clock,
         bound: Duration,
+        quiet: Arc<Quiet>,
     ) -> Result<Self, Error> {
         let (ears, via, closed) = (OnceLock::new(), Mutex::default(), watch::Sender::new(false));
-        let ear = Self(Arc::new(Inner { door, clock, bound, ears, via, closed }));
+        let called = Mutex::default();
+        let ear = Self(Arc::new(Inner { door, clock, bound, ears, via, quiet, called, closed }));
         let (told, first) = tokio::sync::oneshot::channel();
         // On the library's thread, where the connection is to live.
         engine::spawn(Arc::clone(&ear.0).work(told));
@@ -65,6 +74,11 @@ impl Ear {
     /// Where this process can be told something.
     pub(crate) fn via(&self) -> Arc<str> {
         self.0.via.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a request was told of its turn since it last asked.
+    pub(crate) fn has_called(&self, req: &ReqId) -> bool {
+        self.0.called.lock().unwrap_or_else(PoisonError::into_inner).remove(req)
     }
 
     /// Where wake-ups go.
@@ -89,6 +103,18 @@ impl Inner {
     fn tell(&self, wake: Wake) {
         if let Some(ears) = self.ears.get() {
             ears(wake);
+        }
+    }
+
+    fn note(&self, message: &Message) {
+        self.quiet.wake(&message.key.lock);
+        if message.kind == message::Kind::Turn {
+            let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
+            // Those who went away meanwhile do not ask any more.
+            if called.len() >= MANY {
+                called.clear();
+            }
+            called.insert(message.key.req);
         }
     }
 
@@ -135,6 +161,7 @@ impl Inner {
             match self.clock.timeout(QUIET, listener.try_recv()).await {
                 Some(Ok(Some(told))) => {
                     if let Some(message) = Message::parse(told.payload()) {
+                        self.note(&message);
                         self.tell(message.wake());
                     }
                 }

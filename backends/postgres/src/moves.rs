@@ -15,7 +15,7 @@ use crate::statements::Statements;
 pub(crate) const BATCH: usize = 100;
 
 /// A number of the mode, as the tables have it.
-fn number_of(mode: Mode) -> i32 {
+pub(crate) fn number_of(mode: Mode) -> i32 {
     match mode {
         Mode::Exclusive => 0,
         Mode::Shared => -1,
@@ -32,7 +32,7 @@ pub(crate) fn mode_of(n: i64) -> Option<Mode> {
     })
 }
 
-fn micros(d: Duration) -> i64 {
+pub(crate) fn micros(d: Duration) -> i64 {
     i64::try_from(d.as_micros()).unwrap_or(i64::MAX)
 }
 
@@ -40,22 +40,22 @@ pub(crate) fn span(micros: i64) -> Option<Duration> {
     u64::try_from(micros).ok().map(Duration::from_micros)
 }
 
-fn count(n: i64) -> Option<u32> {
+pub(crate) fn count(n: i64) -> Option<u32> {
     u32::try_from(n).ok()
 }
 
-fn token(n: i64) -> Option<Token> {
+pub(crate) fn token(n: i64) -> Option<Token> {
     Token::new(u64::try_from(n).ok()?).ok()
 }
 
 /// An answer that no function of ours gives.
-fn odd(what: &str) -> Error {
+pub(crate) fn odd(what: &str) -> Error {
     Error::Decode(format!("an answer to {what} that makes no sense").into())
 }
 
 /// Prepares what the library itself sends, so that the first time is no slower than the next.
 pub(crate) async fn prepare(conn: &mut PgConnection, say: &Statements) -> Result<(), Error> {
-    for text in [&say.cancel, &say.renew, &say.heartbeat, &say.release] {
+    for text in [&say.cancel, &say.renew, &say.heartbeat, &say.give, &say.release] {
         conn.prepare(AssertSqlSafe(text.clone()).into_sql_str()).await?;
     }
     Ok(())

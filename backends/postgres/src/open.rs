@@ -15,6 +15,7 @@ use crate::grip::Grip;
 use crate::install;
 use crate::options::{Algorithm, PostgresOptions};
 use crate::promises::capability;
+use crate::quiet::Quiet;
 use crate::sessions::Sessions;
 use crate::statements::{Schema, Statements};
 use crate::store::Postgres;
@@ -51,9 +52,12 @@ pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
         return Ok(Arc::new(Leased::new(Versioned::new(states)?)));
     }
     let door = Arc::new(Door::new(to, bound));
+    let quiet = Arc::new(Quiet::new(clock.clone()));
     // Before anything else: what does not arrive at a connection that listens is behind a pooler,
     // where no session is anybody's own, and nothing may be set on one.
-    let ear = Ear::open(Arc::clone(&door), clock.clone(), bound).await.map_err(told)?;
+    let ear = Ear::open(Arc::clone(&door), clock.clone(), bound, Arc::clone(&quiet))
+        .await
+        .map_err(told)?;
     let front = Lane::new(Arc::clone(&door), clock, bound, 1);
     let durable = prepare(&front, schema.clone()).await.map_err(told)?;
     let promises = capability(&options, durable);
@@ -62,7 +66,7 @@ pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
         Algorithm::RowLock => Grip::RowLock,
         Algorithm::Queue | Algorithm::Version => {
             let say = Statements::new(&schema);
-            let store = Postgres::at(door, site, promises, &options, say, front, ear);
+            let store = Postgres::at(door, site, promises, &options, say, front, (ear, quiet));
             return Ok(store.await?.into_backend());
         }
     };

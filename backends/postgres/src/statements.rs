@@ -10,7 +10,7 @@ use distlock_core::{Error, Kind};
 /// The layout of the tables this build reads and writes.
 pub(crate) const TABLES: i32 = 1;
 /// The revision of the functions this build brings along.
-pub(crate) const CODE: i32 = 5;
+pub(crate) const CODE: i32 = 6;
 
 /// Whoever makes or changes tables holds this advisory lock, one at a time: "distlock" in numbers.
 pub(crate) const DDL: i64 = 0x6469_7374_6c6f_636b;
@@ -22,6 +22,9 @@ const FUNCTIONS: [&str; 3] = [
     include_str!("../sql/moves.sql"),
     include_str!("../sql/sessions.sql"),
 ];
+const TAKE: &str = include_str!("../sql/take.sql");
+const CONFIRM: &str = include_str!("../sql/confirm.sql");
+const GIVE: &str = include_str!("../sql/give.sql");
 const LOOK: &str = include_str!("../sql/look.sql");
 
 /// The longest identifier that the server does not cut.
@@ -112,9 +115,12 @@ pub fn schema(name: &str) -> Result<String, Error> {
 
 /// The statements of the moves.
 pub(crate) struct Statements {
+    pub(crate) take: Arc<str>,
+    pub(crate) confirm: Arc<str>,
     pub(crate) acquire: Arc<str>,
     pub(crate) heartbeat: Arc<str>,
     pub(crate) renew: Arc<str>,
+    pub(crate) give: Arc<str>,
     pub(crate) release: Arc<str>,
     pub(crate) cancel: Arc<str>,
     pub(crate) force: Arc<str>,
@@ -125,9 +131,12 @@ impl Statements {
     pub(crate) fn new(schema: &Schema) -> Self {
         let say = |text: &str| schema.fill(text).into();
         Self {
+            take: say(TAKE),
+            confirm: say(CONFIRM),
             acquire: say("SELECT * FROM distlock.acquire($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)"),
             heartbeat: say("SELECT * FROM distlock.heartbeat($1,$2,$3,$4,$5)"),
             renew: say("SELECT * FROM distlock.renew($1,$2,$3,$4)"),
+            give: say(GIVE),
             release: say("SELECT distlock.release($1,$2,$3)"),
             cancel: say("SELECT distlock.cancel($1,$2,$3)"),
             force: say("SELECT distlock.force($1,$2,$3,$4)"),

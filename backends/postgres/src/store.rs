@@ -1,7 +1,9 @@
 //! The default store: the lease family on functions of the database.
 //!
 //! 1. Every move is one function call, so one round trip and one transaction; it locks the lock's
-//!    row, then reads the server's clock.
+//!    row, then reads the server's clock. A lock that this process had to itself before is taken and
+//!    given back by one UPDATE instead (`short`); where that finds somebody else, the function is
+//!    called after it.
 //! 2. A busy lock puts the request in line, with the channel its process listens on.
 //! 3. A release promotes the head and notifies its channel, if its process is there; one that is not
 //!    is passed over, but keeps its place.
@@ -28,6 +30,8 @@ use crate::ear::Ear;
 use crate::look;
 use crate::moves::{self, BATCH};
 use crate::options::PostgresOptions;
+use crate::quiet::Quiet;
+use crate::short;
 use crate::statements::Statements;
 use crate::trouble::is_kept;
 
@@ -47,6 +51,8 @@ pub struct Postgres {
     front: Lane<Door>,
     back: Arc<Lane<Door>>,
     ear: Ear,
+    /// Locks that may be taken and given back the short way.
+    quiet: Arc<Quiet>,
     /// Locks that are looked after already, and what was released last, and when.
     watched: Arc<Mutex<HashMap<FullName, (ReqId, BootInstant)>>>,
 }
@@ -59,7 +65,7 @@ impl Postgres {
         options: &PostgresOptions,
         say: Statements,
         front: Lane<Door>,
-        ear: Ear,
+        (ear, quiet): (Ear, Arc<Quiet>),
     ) -> Result<Self, Error> {
         let clock = Clock::system();
         let back = Arc::new(Lane::new(door, clock.clone(), options.timeout, 1));
@@ -69,7 +75,7 @@ impl Postgres {
         // question how it is spelled.
         let warm = call!(back, [known], conn, moves::prepare(conn, &known));
         warm.await.map_err(|e| e.during("connect").store(&site))?;
-        Ok(Self { capability, site, clock, say, front, back, ear, watched })
+        Ok(Self { capability, site, clock, say, front, back, ear, quiet, watched })
     }
 
     fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
@@ -134,6 +140,46 @@ impl Postgres {
         replies
     }
 
+    /// The short way; `None` where it is closed or not the usual case.
+    async fn take(&self, ask: &Arc<Ask>, via: &Arc<str>) -> Result<Option<Reply>, Error> {
+        if !short::fits(ask) || !self.quiet.knows(&ask.lock) {
+            return Ok(None);
+        }
+        let (say, via, asked) = (self.say.clone(), via.clone(), ask.clone());
+        let taken =
+            call!(self.lane(), [say, via, asked], conn, short::take(conn, &say, &asked, &via));
+        let taken = taken.await;
+        if !matches!(taken, Ok(Some(_))) {
+            self.quiet.stir(&ask.lock);
+        }
+        taken
+    }
+
+    /// The short way for one whose turn it is; `None` where it is not the usual case.
+    async fn confirm(&self, ask: &Arc<Ask>, via: Option<Arc<str>>) -> Result<Option<Reply>, Error> {
+        let (say, asked) = (self.say.clone(), ask.clone());
+        let confirmed = call!(
+            self.lane(),
+            [say, via, asked],
+            conn,
+            short::confirm(conn, &say, &asked, via.as_deref())
+        );
+        confirmed.await.inspect_err(|_| self.quiet.stir(&ask.lock))
+    }
+
+    /// The short way; false where it is closed or not the usual case.
+    async fn give(&self, key: &Key) -> Result<bool, Error> {
+        if !self.quiet.knows(&key.lock) {
+            return Ok(false);
+        }
+        let (say, mine) = (self.say.clone(), key.clone());
+        let given = call!(self.lane(), [say, mine], conn, short::give(conn, &say, &mine)).await;
+        if !matches!(given, Ok(true)) {
+            self.quiet.stir(&key.lock);
+        }
+        given
+    }
+
     fn lane(&self) -> &Lane<Door> {
         if engine::on_library_thread() { &self.back } else { &self.front }
     }
@@ -175,14 +221,24 @@ impl LeaseStore for Postgres {
 
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let (say, via, asked) = (self.say.clone(), self.ear.via(), Arc::new(ask.clone()));
+        let told = self.told("acquire", &ask.lock);
+        let shortly = match self.ear.has_called(&ask.req) {
+            true => self.confirm(&asked, wait_lease.is_some().then(|| via.clone())).await,
+            false => self.take(&asked, &via).await,
+        };
+        if let Some(reply) = shortly.map_err(&told)? {
+            self.quiet.hear(&ask.lock, &reply);
+            return answer::acquired(reply).map_err(told);
+        }
         let call = call!(
             self.lane(),
             [say, via, asked],
             conn,
             moves::acquire(conn, &say, &asked, wait_lease, &via)
         );
-        let reply = call.await.and_then(answer::acquired);
-        reply.map_err(self.told("acquire", &ask.lock))
+        let reply = call.await.inspect_err(|_| self.quiet.stir(&ask.lock)).map_err(&told)?;
+        self.quiet.hear(&ask.lock, &reply);
+        answer::acquired(reply).map_err(told)
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
@@ -224,6 +280,9 @@ impl LeaseStore for Postgres {
 
     /// The requeued request joins by its own acquire.
     async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
+        if self.give(key).await.map_err(self.told("release", &key.lock))? {
+            return Ok(Released::Released);
+        }
         let (say, mine) = (self.say.clone(), key.clone());
         let call = call!(self.lane(), [say, mine], conn, moves::release(conn, &say, &mine));
         let (reply, promoted) = call.await.map_err(self.told("release", &key.lock))?;
@@ -235,6 +294,7 @@ impl LeaseStore for Postgres {
 
     async fn cancel(&self, key: &Key) -> Result<(), Error> {
         let (say, mine) = (self.say.clone(), key.clone());
+        self.quiet.stir(&key.lock);
         let call = call!(self.lane(), [say, mine], conn, moves::cancel(conn, &say, &mine));
         call.await.map(drop).map_err(self.told("cancel", &key.lock))
     }
@@ -251,6 +311,7 @@ impl LeaseStore for Postgres {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
+        self.quiet.stir(lock);
         let (say, name) = (self.say.clone(), lock.clone());
         let call =
             call!(self.lane(), [say, name], conn, moves::force(conn, &say, &name, token, how));

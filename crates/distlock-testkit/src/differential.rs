@@ -15,8 +15,9 @@ mod subject;
 
 pub use examples::{
     a_crowd_is_served_in_turn, a_crowd_with_exceptions, a_full_memory_drops_what_is_over_first,
-    a_second_revoke_is_told_too, tokens_rise_though_the_clock_falls,
-    who_confirms_lets_its_owners_others_in, who_is_passed_over_keeps_its_place,
+    a_reader_lets_others_in, a_second_revoke_is_told_too, a_turn_with_more_to_it,
+    tokens_rise_though_the_clock_falls, who_confirms_lets_its_owners_others_in,
+    who_is_passed_over_keeps_its_place,
 };
 pub use sequences::answers_as_the_specification;
 pub use subject::{Knows, Play, Subject};
@@ -30,7 +31,9 @@ macro_rules! differential_examples {
             a_crowd_is_served_in_turn
             a_crowd_with_exceptions
             a_full_memory_drops_what_is_over_first
+            a_reader_lets_others_in
             a_second_revoke_is_told_too
+            a_turn_with_more_to_it
             tokens_rise_though_the_clock_falls
             who_confirms_lets_its_owners_others_in
             $($more)*

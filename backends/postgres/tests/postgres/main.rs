@@ -11,6 +11,7 @@ mod kit;
 mod replies;
 mod sessions;
 mod settings;
+mod short;
 mod tables;
 mod wake;
 mod walltime;
@@ -33,6 +34,7 @@ fn main() {
             replies::TRIALS,
             sessions::TRIALS,
             settings::TRIALS,
+            short::TRIALS,
             tables::TRIALS,
             wake::TRIALS,
             walltime::TRIALS,

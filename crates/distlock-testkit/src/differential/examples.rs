@@ -223,3 +223,66 @@ pub async fn a_crowd_with_exceptions<S: Subject>(mut subject: S) {
     let got = run.one(&join(5)).await;
     assert!(matches!(got[..], [Reply::Granted { waiters: 0, .. }]), "{got:?}");
 }
+
+/// A turn whose confirmation needs more than that: its holder must hold for a least time, or somebody in
+/// line has not been heard of and is to be dropped first.
+///
+/// # Panics
+/// When that is not so.
+pub async fn a_turn_with_more_to_it<S: Subject>(mut subject: S) {
+    let mut kinds = slots(4, Mode::Exclusive);
+    kinds[1].min_hold = 5_000;
+    for kind in &mut kinds {
+        kind.via = 0;
+    }
+    let mut run = Run::new(&mut subject, kinds, true).await;
+    for slot in 0..3 {
+        run.now += 1_000;
+        run.one(&join(slot)).await;
+    }
+    run.now += 1_000;
+    run.one(&Move::Acquire { slot: 3, wait: Some(100), fresh: false, moved: None }).await;
+    run.one(&release(0)).await;
+    run.now += 1_000;
+    let got = run.one(&join(1)).await;
+    assert!(matches!(got[..], [Reply::Granted { waiters: 2, .. }]), "{got:?}");
+    run.now += 1_000;
+    run.one(&release(1)).await;
+    let got = run.one(&join(2)).await;
+    assert!(matches!(got[..], [Reply::Waiting { .. }]), "it is held until its time: {got:?}");
+    run.now += 5_000_000;
+    run.one(&Move::Acquire { slot: 3, wait: Some(100), fresh: false, moved: None }).await;
+    run.now += 200_000;
+    // Its turn, and the last in line was silent for too long.
+    let got = run.one(&join(2)).await;
+    assert!(matches!(got[..], [Reply::Granted { waiters: 0, .. }]), "{got:?}");
+}
+
+/// A reader has its turn while a lock-delay keeps another from joining it: who confirms after that lets
+/// the other in.
+///
+/// # Panics
+/// When that is not so.
+pub async fn a_reader_lets_others_in<S: Subject>(mut subject: S) {
+    let mut kinds = slots(4, Mode::Shared);
+    kinds[0].mode = Mode::Exclusive;
+    (kinds[1].ttl, kinds[1].lock_delay) = (100, 100);
+    for kind in &mut kinds {
+        kind.via = 0;
+    }
+    let mut run = Run::new(&mut subject, kinds, true).await;
+    for slot in 0..3 {
+        run.now += 1_000;
+        run.one(&join(slot)).await;
+    }
+    run.one(&release(0)).await;
+    run.one(&join(1)).await;
+    run.now += 150_000;
+    let got = run.one(&join(3)).await;
+    assert!(matches!(got[..], [Reply::Waiting { .. }]), "{got:?}");
+    run.now += 150_000;
+    for slot in [2, 3] {
+        let got = run.one(&join(slot)).await;
+        assert!(matches!(got[..], [Reply::Granted { waiters: 0, .. }]), "{got:?}");
+    }
+}
