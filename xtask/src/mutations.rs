@@ -964,6 +964,15 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         target: "--lib",
         test: "differential::who_confirms_lets_its_owners_others_in",
     },
+    Mutation {
+        name: "postgres: a turn confirmed past somebody who is over",
+        file: "backends/postgres/sql/confirm.sql",
+        old: "(k.queued = 0 OR k.soonest > distlock.asked_us())",
+        new: "true",
+        package: "distlock-postgres",
+        target: "--lib",
+        test: "differential::a_turn_with_more_to_it",
+    },
 ];
 
 #[cfg(test)]
