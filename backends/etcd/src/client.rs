@@ -201,7 +201,7 @@ impl Client {
         let question = LeaseRevokeRequest { id };
         let path = "/etcdserverpb.Lease/LeaseRevoke";
         match self.link.call::<_, LeaseRevokeResponse>(path, &question, Tries::Many).await {
-            Ok(_) | Err(Fault::NoLease) => Ok(()),
+            Ok(_) | Err(Fault::NoLease { .. }) => Ok(()),
             Err(fault) => Err(fault.into()),
         }
     }

@@ -69,7 +69,7 @@ pub(crate) async fn leave(
     let left = match left {
         Ok(left) => left,
         // Its lease has ended, and it with it.
-        Err(Fault::NoLease) => {
+        Err(Fault::NoLease { .. }) => {
             client.forget(&key.req);
             return Ok(Released::WasLost);
         }

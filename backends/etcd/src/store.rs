@@ -121,7 +121,7 @@ impl Etcd {
         match answer {
             Ok(a) => self.joined(ask, &session, seat, a).await,
             // Nothing can arrive on a lease that has ended.
-            Err(Fault::NoLease) => {
+            Err(Fault::NoLease { .. }) => {
                 client.forget(&ask.req);
                 client.end(&session);
                 Ok(None)

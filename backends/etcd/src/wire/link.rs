@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{BootInstant, Clock, Error, Kind, engine};
+use distlock_core::{BootInstant, Clock, Error, Kind, Outcome, engine};
 use futures_util::Stream;
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -132,6 +132,7 @@ impl Link {
                     }
                     Next::Login(e) => return Err(self.failed(e, doubt)),
                     Next::Final(Fault::Other(e)) => return Err(self.failed(e, doubt)),
+                    Next::Final(Fault::NoLease { .. }) => return Err(Fault::NoLease { doubt }),
                     Next::Final(fault) => return Err(fault),
                 },
             };
@@ -263,6 +264,7 @@ impl Link {
     }
 
     fn failed(&self, e: Error, doubt: bool) -> Fault {
+        let doubt = doubt || e.outcome() == Outcome::Unknown;
         let e = self.told(e);
         Fault::Other(if doubt { e.unknown() } else { e.not_applied() })
     }

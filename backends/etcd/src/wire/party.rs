@@ -107,6 +107,8 @@ mod tests {
         let mut party = Party::default();
         three().into_iter().zip([true, false, true]).for_each(|(w, open)| party.add(w, open));
         assert_eq!((party.txn.compare.len(), party.txn.success.len()), (2, 3));
+        let mut two = Party::default();
+        three().into_iter().take(2).for_each(|w| two.add(w, true));
         let header = Some(Header { revision: 7 });
         let done = |done| ResponseOp { response: Some(done) };
         let put = || done(Done::Put(PutResponse {}));
@@ -116,6 +118,13 @@ mod tests {
         let told: Vec<_> = party.told(said).collect();
         let open = TxnResponse { header, succeeded: true, responses: vec![put()] };
         let whole = TxnResponse { header, ..inner };
-        assert_eq!(told, [Some((open, false)), Some((whole, true)), None]);
+        assert_eq!(told, [Some((open.clone(), false)), Some((whole, true)), None]);
+        // Where one has several, each has its own, or nothing if some are missing.
+        let said =
+            |n| TxnResponse { header, succeeded: true, responses: (0..n).map(|_| put()).collect() };
+        let told: Vec<_> = two.told(said(3)).collect();
+        assert_eq!(told, [Some((open.clone(), false)), Some((said(2), false))]);
+        let told: Vec<_> = two.told(said(2)).collect();
+        assert_eq!(told, [Some((open, false)), None]);
     }
 }

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::{FullName, Outcome, engine};
+use distlock_core::{FullName, Kind, Outcome, engine};
 use tokio::sync::oneshot;
 
 use super::calm::Calm;
@@ -31,8 +31,8 @@ use super::trouble::Fault;
 /// So many transactions are under way at most. With one alone, a task beside another would wait for
 /// it each time, and the server would rest while we read its answers.
 const FLIGHTS: usize = 2;
-/// So many go together: etcd takes 128 comparisons or operations in all. A join has two, and some
-/// inside if it goes as it is.
+/// So many go together: etcd takes 128 comparisons or operations beside each other, with those inside on
+/// top. A join has two, and some inside if it goes as it is.
 const MOST: usize = 60;
 /// A task that was told and does not run keeps nobody for longer.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -142,7 +142,12 @@ impl Together {
     async fn send(&self, mut some: Vec<Waiting>) -> Option<oneshot::Receiver<()>> {
         // An attempt before the last may have taken effect.
         let (mut doubt, mut open) = (false, true);
-        while some.len() > 1 {
+        loop {
+            // Who went away meanwhile is not sent.
+            some.retain(|w| !w.answer.is_closed());
+            if some.len() < 2 {
+                break;
+            }
             let party = self.state().pack(&mut some, open);
             match self.link.txn_in_turn(&party.txn).await {
                 Ok(answer) if answer.said.succeeded || !open => {
@@ -154,18 +159,23 @@ impl Together {
                     (doubt, open) = (doubt || answer.doubt, false);
                     self.state().calm.kept_back();
                     some.iter_mut().zip(party.apart()).for_each(|(w, write)| w.write = write);
-                    some.retain(|w| !w.answer.is_closed());
                 }
                 // Nobody was reached: that is so for each of them.
-                Err(Fault::Other(e)) if e.is_transient() || e.outcome() == Outcome::Unknown => {
+                Err(Fault::Other(e)) if e.is_transient() || e.kind() == Kind::Unreachable => {
                     let e = if doubt { e.unknown() } else { e };
                     for waiting in some {
                         let _ = waiting.answer.send((Err(Fault::Other(e.clone())), None));
                     }
                     return None;
                 }
-                // One of them is refused, and all with it: each finds out for itself.
-                Err(_) => {
+                // One of them is refused, and all with it: each finds out for itself. An attempt
+                // before this may have found the lease alive.
+                Err(fault) => {
+                    doubt |= match &fault {
+                        Fault::Other(e) => e.outcome() == Outcome::Unknown,
+                        Fault::NoLease { doubt } => *doubt,
+                        Fault::LeaseExists => false,
+                    };
                     some.iter_mut().zip(party.apart()).for_each(|(w, write)| w.write = write);
                     break;
                 }
@@ -388,24 +398,31 @@ mod tests {
 
     #[test]
     fn etcd_takes_the_largest_party() {
-        let (mode, label) = (Mode::Exclusive, Label::new(""));
-        for patience in [Patience::Forever, Patience::Never] {
-            let ask = Ask {
-                lock: FullName { space: Default::default(), name: Name::new("a").unwrap() },
-                req: ReqId::random(),
-                owner: Owner::new(),
-                mode,
-                ttl: Duration::from_secs(9),
-                patience,
-                min_hold: Duration::ZERO,
-                lock_delay: Duration::ZERO,
-                label: label.clone(),
-                block: std::num::NonZeroU32::MIN,
-            };
+        let label = Label::new("");
+        let ask = |mode, patience| Ask {
+            lock: FullName { space: Default::default(), name: Name::new("a").unwrap() },
+            req: ReqId::random(),
+            owner: Owner::new(),
+            mode,
+            ttl: Duration::from_secs(9),
+            patience,
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            label: label.clone(),
+            block: std::num::NonZeroU32::MIN,
+        };
+        let kinds = [
+            ask(Mode::Exclusive, Patience::Forever),
+            ask(Mode::Exclusive, Patience::Never),
+            ask(Mode::Shared, Patience::Forever),
+        ];
+        for (laid_open, whole) in kinds.iter().flat_map(|a| kinds.iter().map(move |b| (a, b))) {
             for open in [0, 1, MOST - 1, MOST] {
                 let mut party = Party::default();
-                let write = || txn::join(&ask, "a", Vec::new(), 1, false);
-                (0..MOST).for_each(|i| party.add(write(), i < open));
+                for i in 0..MOST {
+                    let ask = if i < open { laid_open } else { whole };
+                    party.add(txn::join(ask, "a", Vec::new(), 1, false), i < open);
+                }
                 assert!(width(&party.txn) <= 128, "{open}: {}", width(&party.txn));
             }
         }

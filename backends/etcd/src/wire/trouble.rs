@@ -8,8 +8,8 @@ use tonic::{Code, ConnectError, Status};
 /// Why a call has no answer.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The lease it named does not exist. Nothing happened.
-    NoLease,
+    /// The lease it named does not exist. Nothing happened, unless an earlier attempt is in doubt.
+    NoLease { doubt: bool },
     /// The lease to be made exists already.
     LeaseExists,
     /// Anything else.
@@ -20,7 +20,7 @@ impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Other(e) => e,
-            Fault::NoLease => Error::new(Kind::Store, "the lease ended").transient(),
+            Fault::NoLease { .. } => Error::new(Kind::Store, "the lease ended").transient(),
             Fault::LeaseExists => Error::new(Kind::Store, "the lease's id is taken").transient(),
         }
     }
@@ -50,7 +50,7 @@ pub(crate) fn next(status: Status, tls: bool) -> Next {
     let store = |kind, what: String| Error::new(kind, what);
     match (status.code(), said.as_str()) {
         (Code::NotFound, m) if m.contains("requested lease not found") => {
-            Next::Final(Fault::NoLease)
+            Next::Final(Fault::NoLease { doubt: false })
         }
         (_, m) if m.contains("lease already exists") => Next::Final(Fault::LeaseExists),
         (_, m) if m.contains("invalid auth token") || m.contains("auth store is old") => {
@@ -64,8 +64,9 @@ pub(crate) fn next(status: Status, tls: bool) -> Next {
             let e = store(Kind::Unreachable, "the cluster has more to do than it takes".into());
             Next::Refused(e.with_hint("ask again in a moment; see how busy etcd's disk is"))
         }
+        // What was under way when the last of the space was used has taken effect, and is told this too.
         (Code::ResourceExhausted, m) => Next::Final(Fault::Other(
-            store(Kind::Store, format!("the cluster refuses: {m}")).with_hint(
+            store(Kind::Store, format!("the cluster refuses: {m}")).unknown().with_hint(
                 "its space is used up: compact, defragment, then `etcdctl alarm disarm`",
             ),
         )),
@@ -150,4 +151,22 @@ fn unreachable(cause: &str, tls: bool) -> Error {
         "see whether etcd runs there and the way to it is open; the client port is usually 2379"
     };
     Error::new(Kind::Unreachable, format!("no connection: {cause}")).with_hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::Outcome;
+
+    use super::*;
+
+    #[test]
+    fn a_cluster_without_space_may_have_done_it_all_the_same() {
+        let full = Status::resource_exhausted("etcdserver: mvcc: database space exceeded");
+        match next(full, false) {
+            Next::Final(Fault::Other(e)) => assert_eq!(e.outcome(), Outcome::Unknown),
+            _ => panic!("asking again does not help"),
+        }
+        let busy = Status::resource_exhausted("etcdserver: too many requests");
+        assert!(matches!(next(busy, false), Next::Refused(_)));
+    }
 }

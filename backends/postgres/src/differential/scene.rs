@@ -92,7 +92,7 @@ impl Subject for Scene {
     ) -> (Vec<Reply>, Vec<LockState>) {
         self.run(format!("SET distlock.now = {now}")).await;
         // Both ways have to give the same answers: in most sequences the short one is tried first.
-        let short = self.sequences % 4 != 0;
+        let short = !self.sequences.is_multiple_of(4);
         let (conn, say) = (&mut self.conn, &self.statements);
         let replies = match play {
             Play::Acquire { ask, wait, via } => {
