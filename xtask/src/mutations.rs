@@ -697,7 +697,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "mysql: a turn that lets nobody of its owner in",
         file: "backends/mysql/src/record.rs",
-        old: "(claimed && usual && alone)",
+        old: "(claimed && usual && one && alone)",
         new: "(claimed && usual)",
         package: "distlock-mysql",
         target: "--lib",
@@ -733,7 +733,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "mysql: a revoked hold taken for a turn",
         file: "backends/mysql/src/record.rs",
-        old: "(claimed && usual && alone)",
+        old: "(claimed && usual && one && alone)",
         new: "(usual && alone)",
         package: "distlock-mysql",
         target: "--lib",

@@ -199,7 +199,9 @@ fn turn(state: &LockState) -> Option<(&Hold, Micros)> {
     let usual = claim.mode == Mode::Exclusive && claim.min_hold.is_zero() && claim.block.get() == 1;
     let alone = state.queue.iter().all(|w| w.claim.owner != claim.owner);
     let soonest = state.queue.iter().map(|w| w.deadline).fold(h.expires, Micros::min);
-    (claimed && usual && alone).then_some((h, soonest))
+    // Who was let in with another of its owner has that one's tokens, perhaps several.
+    let one = h.block == claim.block.get();
+    (claimed && usual && one && alone).then_some((h, soonest))
 }
 
 fn entries(blob: &[u8], end: End) -> impl Iterator<Item = Spent> + '_ {

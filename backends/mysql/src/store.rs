@@ -393,9 +393,8 @@ impl LeaseStore for Mysql {
     }
 
     async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        self.one("cancel", &key.lock, Op::Cancel { req: key.req }).await?;
         lock(&self.inner.waiting).remove(&key.req);
-        Ok(())
+        self.one("cancel", &key.lock, Op::Cancel { req: key.req }).await.map(drop)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {

@@ -298,6 +298,7 @@ BEGIN
 
   -- And the usual case of a crowd: the first in line is told that it is its turn, and fits alone.
   IF l.queued > l.deaf AND l.soonest > n AND l.delay_until = 0 AND cardinality(l.holds) = 1
+    AND p_req <> ALL (l.released)
     AND (cardinality(l.released) < 8 OR n < ALL (l.released_until)) THEN
     h := l.holds[1];
     IF h.req = p_req AND h.phase = 0 AND h.expires > n AND h.min_hold = 0 THEN

@@ -5,6 +5,7 @@
 
 use std::num::NonZeroU32;
 
+use distlock_core::Mode;
 use distlock_core::seam::{Ask, Key};
 use distlock_core::state::Reply;
 use sqlx::{AssertSqlSafe, Error, PgConnection, Row};
@@ -41,6 +42,11 @@ pub(crate) async fn take(
     let token = token(row.try_get(0)?).ok_or_else(|| odd("take"))?;
     let (block, remaining) = (NonZeroU32::MIN, ask.ttl);
     Ok(Some(Reply::Granted { token, block, remaining, waiters: 0, floor: token }))
+}
+
+/// Whether a turn can be confirmed this way at all: readers are let in with each other.
+pub(crate) fn fits_a_turn(ask: &Ask) -> bool {
+    ask.mode == Mode::Exclusive && ask.min_hold.is_zero()
 }
 
 /// Confirms the turn of a request that was told of it.

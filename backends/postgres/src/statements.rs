@@ -9,7 +9,9 @@ use distlock_core::{Error, Kind};
 
 /// The layout of the tables this build reads and writes.
 pub(crate) const TABLES: i32 = 1;
-/// The revision of the functions this build brings along.
+/// The revision of the functions this build brings along. Programs of an earlier one go on with their own
+/// plain statements beside them: what changes the meaning of a row or the parts of a hold is another
+/// layout.
 pub(crate) const CODE: i32 = 6;
 
 /// Whoever makes or changes tables holds this advisory lock, one at a time: "distlock" in numbers.

@@ -2,8 +2,9 @@
 //!
 //! 1. Every move is one function call, so one round trip and one transaction; it locks the lock's
 //!    row, then reads the server's clock. A lock that this process had to itself before is taken and
-//!    given back by one UPDATE instead (`short`); where that finds somebody else, the function is
-//!    called after it.
+//!    given back by one UPDATE instead, and a turn confirmed by one (`short`); where that finds
+//!    anything else, the function is called after it. Their clock is the moment at which they came,
+//!    which is early after a wait for the row: whatever ends, ends later than it says.
 //! 2. A busy lock puts the request in line, with the channel its process listens on.
 //! 3. A release promotes the head and notifies its channel, if its process is there; one that is not
 //!    is passed over, but keeps its place.
@@ -223,6 +224,7 @@ impl LeaseStore for Postgres {
         let (say, via, asked) = (self.say.clone(), self.ear.via(), Arc::new(ask.clone()));
         let told = self.told("acquire", &ask.lock);
         let shortly = match self.ear.has_called(&ask.req) {
+            true if !short::fits_a_turn(ask) => Ok(None),
             true => self.confirm(&asked, wait_lease.is_some().then(|| via.clone())).await,
             false => self.take(&asked, &via).await,
         };
