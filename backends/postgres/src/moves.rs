@@ -1,13 +1,15 @@
 //! The moves as statements, and their answers as the specification's.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::seam::{Ask, Due, Force, Key};
 use distlock_core::state::{End, Left, Pulse, Refusal, Reply};
-use distlock_core::{FullName, Holder, Label, Mode, Owner, Token, Why};
-use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, Error, Executor, PgConnection, Row, SqlSafeStr};
+use distlock_core::{FullName, Holder, Label, Mode, Owner, ReqId, Token, Why};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Error, Executor, PgConnection, Postgres, Row, SqlSafeStr};
 
 use crate::statements::Statements;
 
@@ -61,6 +63,18 @@ pub(crate) async fn prepare(conn: &mut PgConnection, say: &Statements) -> Result
     Ok(())
 }
 
+/// A statement about a request: the first three of what it is given say which, and of which lock.
+pub(crate) fn about<'q>(
+    statement: &Arc<str>,
+    lock: &'q FullName,
+    req: &'q ReqId,
+) -> Query<'q, Postgres, PgArguments> {
+    sqlx::query(AssertSqlSafe(statement.clone()))
+        .bind(lock.space.as_str())
+        .bind(lock.name.as_str())
+        .bind(&req.as_bytes()[..])
+}
+
 /// Asks, asks again, confirms or polls.
 pub(crate) async fn acquire(
     conn: &mut PgConnection,
@@ -69,10 +83,7 @@ pub(crate) async fn acquire(
     wait: Option<Duration>,
     via: &str,
 ) -> Result<Reply, Error> {
-    let row = sqlx::query(AssertSqlSafe(statements.acquire.clone()))
-        .bind(ask.lock.space.as_str())
-        .bind(ask.lock.name.as_str())
-        .bind(&ask.req.as_bytes()[..])
+    let row = about(&statements.acquire, &ask.lock, &ask.req)
         .bind(ask.owner.as_str())
         .bind(number_of(ask.mode))
         .bind(micros(ask.ttl))
@@ -235,13 +246,8 @@ pub(crate) async fn release(
     statements: &Statements,
     key: &Key,
 ) -> Result<(Reply, bool), Error> {
-    let answer: i32 = sqlx::query_scalar(AssertSqlSafe(statements.release.clone()))
-        .bind(key.lock.space.as_str())
-        .bind(key.lock.name.as_str())
-        .bind(&key.req.as_bytes()[..])
-        .fetch_one(conn)
-        .await?;
-    match answer {
+    let row = about(&statements.release, &key.lock, &key.req).fetch_one(conn).await?;
+    match row.try_get::<i32, _>(0)? {
         1 => Ok((Reply::Released, false)),
         2 => Ok((Reply::Lost(Why::Gone), false)),
         3 => Ok((Reply::Lost(Why::Revoked), false)),
@@ -256,12 +262,7 @@ pub(crate) async fn cancel(
     statements: &Statements,
     key: &Key,
 ) -> Result<Reply, Error> {
-    sqlx::query(AssertSqlSafe(statements.cancel.clone()))
-        .bind(key.lock.space.as_str())
-        .bind(key.lock.name.as_str())
-        .bind(&key.req.as_bytes()[..])
-        .fetch_one(conn)
-        .await?;
+    about(&statements.cancel, &key.lock, &key.req).fetch_one(conn).await?;
     Ok(Reply::Cancelled)
 }
 

@@ -8,9 +8,9 @@ use std::num::NonZeroU32;
 use distlock_core::Mode;
 use distlock_core::seam::{Ask, Key};
 use distlock_core::state::Reply;
-use sqlx::{AssertSqlSafe, Error, PgConnection, Row};
+use sqlx::{Error, PgConnection, Row};
 
-use crate::moves::{count, micros, number_of, odd, token};
+use crate::moves::{about, count, micros, number_of, odd, token};
 use crate::statements::Statements;
 
 /// Whether a request can be granted this way at all: how late it is matters to a hold of a least
@@ -26,10 +26,7 @@ pub(crate) async fn take(
     ask: &Ask,
     via: &str,
 ) -> Result<Option<Reply>, Error> {
-    let row = sqlx::query(AssertSqlSafe(statements.take.clone()))
-        .bind(ask.lock.space.as_str())
-        .bind(ask.lock.name.as_str())
-        .bind(&ask.req.as_bytes()[..])
+    let row = about(&statements.take, &ask.lock, &ask.req)
         .bind(ask.owner.as_str())
         .bind(number_of(ask.mode))
         .bind(micros(ask.ttl))
@@ -56,10 +53,7 @@ pub(crate) async fn confirm(
     ask: &Ask,
     via: Option<&str>,
 ) -> Result<Option<Reply>, Error> {
-    let row = sqlx::query(AssertSqlSafe(statements.confirm.clone()))
-        .bind(ask.lock.space.as_str())
-        .bind(ask.lock.name.as_str())
-        .bind(&ask.req.as_bytes()[..])
+    let row = about(&statements.confirm, &ask.lock, &ask.req)
         .bind(micros(ask.ttl))
         .bind(via)
         .fetch_optional(conn)
@@ -81,11 +75,6 @@ pub(crate) async fn give(
     statements: &Statements,
     key: &Key,
 ) -> Result<bool, Error> {
-    let done = sqlx::query(AssertSqlSafe(statements.give.clone()))
-        .bind(key.lock.space.as_str())
-        .bind(key.lock.name.as_str())
-        .bind(&key.req.as_bytes()[..])
-        .execute(conn)
-        .await?;
+    let done = about(&statements.give, &key.lock, &key.req).execute(conn).await?;
     Ok(done.rows_affected() > 0)
 }

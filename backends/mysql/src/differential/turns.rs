@@ -62,6 +62,16 @@ impl Both {
         self.step(Op::Release { req: claim.req }).await;
     }
 
+    /// Some join the line of a lock that is held, which is then given back: the turn of the first.
+    async fn hand_over(&mut self, line: &[&Claim]) {
+        let holder = alone(1);
+        self.take(&holder).await;
+        for claim in line {
+            self.join(claim).await;
+        }
+        self.release(&holder).await;
+    }
+
     /// Its turn, confirmed; whether by the one statement.
     async fn confirm(&mut self, claim: &Claim) -> bool {
         let before = self.scene.confirmed;
@@ -82,11 +92,8 @@ fn alone(n: u128) -> Claim {
 /// Whether the turn of one in a crowd is confirmed by one statement; its answers are right either way.
 async fn is_short(waiter: Claim) -> bool {
     let mut both = Both::new().await;
-    let (holder, last) = (alone(1), alone(3));
-    both.take(&holder).await;
-    both.join(&waiter).await;
-    both.join(&last).await;
-    both.release(&holder).await;
+    let last = alone(3);
+    both.hand_over(&[&waiter, &last]).await;
     let short = both.confirm(&waiter).await;
     // What the row says now is good for what comes next, too.
     both.ask(&waiter, None).await;
@@ -117,11 +124,8 @@ async fn a_turn_with_many_tokens_is_confirmed_the_long_way() {
 #[tokio::test]
 async fn a_turn_is_confirmed_once_by_whose_it_is() {
     let mut both = Both::new().await;
-    let (holder, next, last) = (alone(1), alone(2), alone(3));
-    both.take(&holder).await;
-    both.join(&next).await;
-    both.join(&last).await;
-    both.release(&holder).await;
+    let (next, last) = (alone(2), alone(3));
+    both.hand_over(&[&next, &last]).await;
     both.join(&last).await;
     let again = Claim { ttl: Duration::from_secs(1), ..next.clone() };
     assert_eq!(both.scene.confirm(&name(), &again).await, None, "another claim");
@@ -137,9 +141,7 @@ async fn a_turn_is_confirmed_at_its_own_lock_only() {
     let mut specs = Vec::new();
     for lock in ["a", "b"] {
         both.name.name = Name::new(lock).unwrap();
-        both.take(&alone(1)).await;
-        both.join(&alone(2)).await;
-        both.release(&alone(1)).await;
+        both.hand_over(&[&alone(2)]).await;
         specs.push((both.name.clone(), std::mem::take(&mut both.spec)));
     }
     let [(first, before), (_, spec)] = <[_; 2]>::try_from(specs).unwrap();
@@ -152,11 +154,8 @@ async fn a_turn_is_confirmed_at_its_own_lock_only() {
 #[tokio::test]
 async fn a_turn_that_is_over_is_not_confirmed_by_one_statement() {
     let mut both = Both::new().await;
-    let (holder, next, last) = (alone(1), alone(2), alone(3));
-    both.take(&holder).await;
-    both.join(&next).await;
-    both.join(&last).await;
-    both.release(&holder).await;
+    let (next, last) = (alone(2), alone(3));
+    both.hand_over(&[&next, &last]).await;
     both.now += 2_000_000;
     let got = both.ask(&next, LONG).await;
     assert!(matches!(got, Reply::Granted { .. }), "{got:?}");
@@ -289,10 +288,8 @@ async fn what_was_released_is_not_forgotten_for_a_turn() {
 #[tokio::test]
 async fn what_does_not_fit_one_number_is_told_the_long_way() {
     let mut both = Both::new().await;
-    let [holder, next, last] = [1, 2, 3].map(alone);
-    both.take(&holder).await;
-    both.join(&next).await;
-    both.release(&holder).await;
+    let [next, last] = [2, 3].map(alone);
+    both.hand_over(&[&next]).await;
     for (waiters, fits) in [(2048, false), (2047, true)] {
         both.sql(&format!("UPDATE LOCK SET nwait={waiters}")).await;
         let got = both.scene.confirm(&name(), &next).await;

@@ -117,6 +117,19 @@ fn join(slot: usize) -> Move {
     Move::Acquire { slot, wait: Some(9_000), fresh: false, moved: None }
 }
 
+/// All listen on one channel, and the first so many of them ask, a millisecond apart.
+async fn line_up<S: Subject>(subject: &mut S, mut kinds: Vec<Slot>, first: usize) -> Run<'_, S> {
+    for kind in &mut kinds {
+        kind.via = 0;
+    }
+    let mut run = Run::new(subject, kinds, true).await;
+    for slot in 0..first {
+        run.now += 1_000;
+        run.one(&join(slot)).await;
+    }
+    run
+}
+
 /// One after the other is served, each by a release, a turn and a confirmation; what is repeated
 /// changes nothing, and who has had its turn does not get another.
 ///
@@ -192,14 +205,7 @@ pub async fn a_crowd_with_exceptions<S: Subject>(mut subject: S) {
     let mut kinds = slots(6, Mode::Exclusive);
     kinds[0].min_hold = 5_000;
     (kinds[2].mode, kinds[3].mode) = (Mode::Shared, Mode::Shared);
-    for kind in &mut kinds {
-        kind.via = 0;
-    }
-    let mut run = Run::new(&mut subject, kinds, true).await;
-    for slot in 0..6 {
-        run.now += 1_000;
-        run.one(&join(slot)).await;
-    }
+    let mut run = line_up(&mut subject, kinds, 6).await;
     run.one(&release(0)).await;
     let waits = |got: &[Reply]| matches!(got, [Reply::Waiting { ahead: 0, .. }]);
     assert!(waits(&run.one(&join(1)).await), "it is held until its time");
@@ -232,14 +238,7 @@ pub async fn a_crowd_with_exceptions<S: Subject>(mut subject: S) {
 pub async fn a_turn_with_more_to_it<S: Subject>(mut subject: S) {
     let mut kinds = slots(4, Mode::Exclusive);
     kinds[1].min_hold = 5_000;
-    for kind in &mut kinds {
-        kind.via = 0;
-    }
-    let mut run = Run::new(&mut subject, kinds, true).await;
-    for slot in 0..3 {
-        run.now += 1_000;
-        run.one(&join(slot)).await;
-    }
+    let mut run = line_up(&mut subject, kinds, 3).await;
     run.now += 1_000;
     run.one(&Move::Acquire { slot: 3, wait: Some(100), fresh: false, moved: None }).await;
     run.one(&release(0)).await;
@@ -267,14 +266,7 @@ pub async fn a_reader_lets_others_in<S: Subject>(mut subject: S) {
     let mut kinds = slots(4, Mode::Shared);
     kinds[0].mode = Mode::Exclusive;
     (kinds[1].ttl, kinds[1].lock_delay) = (100, 100);
-    for kind in &mut kinds {
-        kind.via = 0;
-    }
-    let mut run = Run::new(&mut subject, kinds, true).await;
-    for slot in 0..3 {
-        run.now += 1_000;
-        run.one(&join(slot)).await;
-    }
+    let mut run = line_up(&mut subject, kinds, 3).await;
     run.one(&release(0)).await;
     run.one(&join(1)).await;
     run.now += 150_000;
