@@ -165,6 +165,9 @@ impl Backend for Arc<Spy> {
     fn proof(&self, key: &Key) -> Option<crate::Proof> {
         self.inner.proof(key)
     }
+    fn shard(&self, lock: &FullName) -> u64 {
+        self.inner.shard(lock)
+    }
     fn events(&self) -> Option<UnboundedReceiver<Event>> {
         self.inner.events()
     }
