@@ -51,7 +51,7 @@ pub struct RowLock {
     door: Arc<Door>,
     /// For tokens, looks and everything else but the locks themselves.
     lane: Arc<Lane<Door>>,
-    sweep: sweep::Pace,
+    sweep: Arc<sweep::Pace>,
     seats: Seats<Door>,
     witness: Witness,
     timeout: Duration,
@@ -96,7 +96,7 @@ impl RowLock {
                 options.sessions.into(),
             ),
             lane: Arc::new(Lane::new(door, clock.clone(), options.timeout, 1)),
-            sweep: sweep::Pace::default(),
+            sweep: Arc::default(),
             timeout: options.timeout,
             clock,
         })
@@ -282,9 +282,11 @@ impl SessionStore for RowLock {
         }
         let (tables, name, claim) =
             (Arc::clone(&self.tables), ask.lock.clone(), Claim::of(ask, ""));
+        let sweep = Arc::clone(&self.sweep);
         let token = self.lane.call(move |conn| {
             let (tables, name, claim) = (Arc::clone(&tables), name.clone(), claim.clone());
-            Box::pin(async move { tokens::next(conn, &tables, &name, &claim, id).await })
+            let sweep = Arc::clone(&sweep);
+            Box::pin(async move { tokens::next(conn, &tables, &name, &claim, id, &sweep).await })
         });
         let tokens = TokenRange::new(token.await.map_err(&told)?, std::num::NonZeroU32::MIN)?;
         self.witness.watches().await;
@@ -304,7 +306,7 @@ impl SessionStore for RowLock {
     }
 
     async fn unlock(&self, session: Session) -> Result<Released, Error> {
-        self.sweep.step(&self.lane, &self.tables, &self.clock);
+        self.sweep.step(&self.lane, &self.tables, &self.clock, true);
         let end = End {
             sql: format!(
                 "UPDATE {row} SET used={NOW} WHERE {at}; \

@@ -68,7 +68,7 @@ struct Inner {
     called: AtomicBool,
     /// How many acquires are made ready at once.
     room: Semaphore,
-    sweep: sweep::Pace,
+    sweep: Arc<sweep::Pace>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -94,6 +94,7 @@ impl Mysql {
         let (ears, waiting) = <(Arc<OnceLock<Ears>>, Arc<Mutex<HashSet<ReqId>>>)>::default();
         let lane = |door| Lane::new(Arc::new(door), clock.clone(), options.timeout, 1);
         let life = Door::new(to.clone(), Some(life_sign(&session))).with_pillow(pillow(&session));
+        let sweep = Arc::<sweep::Pace>::default();
         let inner = Inner {
             front: lane(Door::new(to.clone(), None)),
             back: Arc::new(lane(life)),
@@ -104,13 +105,14 @@ impl Mysql {
                 session,
                 collisions: Arc::default(),
                 short: line::SHORT,
+                sweep: Arc::clone(&sweep),
             }),
             ears,
             waiting,
             crowds: Crowds::new(clock.clone()),
             called: AtomicBool::new(true),
             room: Semaphore::new(ROOM),
-            sweep: sweep::Pace::default(),
+            sweep,
         };
         Ok(Self { capability: capability(&options, durable), site, clock, inner: Arc::new(inner) })
     }
@@ -369,7 +371,7 @@ impl LeaseStore for Mysql {
                 renewals.push(answer::renewed(reply));
             }
         }
-        self.inner.sweep.step(&self.inner.back, &self.inner.ledger.tables, &self.clock);
+        self.inner.sweep.step(&self.inner.back, &self.inner.ledger.tables, &self.clock, false);
         renewals
     }
 
@@ -388,7 +390,7 @@ impl LeaseStore for Mysql {
             true => Reply::Released,
             false => self.one("release", &key.lock, Op::Release { req: key.req }).await?,
         };
-        inner.sweep.step(&inner.back, &inner.ledger.tables, &self.clock);
+        inner.sweep.step(&inner.back, &inner.ledger.tables, &self.clock, false);
         answer::released(reply)
     }
 
