@@ -29,7 +29,6 @@ use sqlx::{MySql, MySqlConnection, Row, Transaction};
 
 use crate::door::Door;
 use crate::open::Target;
-use crate::promises::capability;
 use crate::schema::Tables;
 use crate::sql::{NOW, at, hex, micros, number, run};
 use crate::trouble::{DEADLOCK, LOCK_WAIT, NOT_NOW, calling, number as code};
@@ -79,12 +78,12 @@ impl RowLock {
     }
 
     pub(crate) async fn at(target: Target) -> Result<Self, Error> {
-        let durable = target.greet().await?;
+        let capability = target.greet().await?;
         let Target { to, options, tables, site } = target;
         let clock = Clock::system();
         let door = Arc::new(Door::new(to, None));
         Ok(Self {
-            capability: capability(&options, durable),
+            capability,
             site,
             tables: Arc::new(tables),
             door: Arc::clone(&door),

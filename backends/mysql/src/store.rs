@@ -35,7 +35,6 @@ use crate::fast::{self, Fast};
 use crate::ledger::{Collisions, Ledger, Played};
 use crate::line;
 use crate::open::Target;
-use crate::promises::capability;
 use crate::sql::run;
 use crate::trouble::calling;
 use crate::{look, sweep};
@@ -88,7 +87,7 @@ impl Mysql {
     }
 
     pub(crate) async fn at(target: Target) -> Result<Self, Error> {
-        let durable = target.greet().await?;
+        let capability = target.greet().await?;
         let Target { to, options, tables, site } = target;
         let (clock, session) = (Clock::system(), session()?);
         let (ears, waiting) = <(Arc<OnceLock<Ears>>, Arc<Mutex<HashSet<ReqId>>>)>::default();
@@ -114,7 +113,7 @@ impl Mysql {
             room: Semaphore::new(ROOM),
             sweep,
         };
-        Ok(Self { capability: capability(&options, durable), site, clock, inner: Arc::new(inner) })
+        Ok(Self { capability, site, clock, inner: Arc::new(inner) })
     }
 
     /// How often the database had to undo or refuse a move of this store because of others.
