@@ -3,19 +3,18 @@
 #![allow(clippy::unwrap_used)]
 
 mod scene;
+mod sweeps;
 mod turns;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_core::state::{Claim, LockState, Micros, Now, Op, Reply};
+use distlock_core::state::{Claim, LockState, Micros, Now, Op};
 use distlock_core::{FullName, Label, Mode, Name, Owner, ReqId};
 use distlock_testkit::differential;
 use scene::{START, Scene};
 
 use crate::record::rules;
-use crate::sql::run;
-use crate::sweep::{sweep, sweep_rows};
 
 #[test]
 fn the_tables_answer_as_the_specification_does() {
@@ -90,61 +89,5 @@ async fn a_long_line_is_the_same_line() {
             (spec.holds.clone(), spec.queue.clone()),
             "after {op:?}"
         );
-    }
-}
-
-/// A row that was swept comes back above its tokens, though the clock went back.
-#[tokio::test]
-async fn what_was_swept_comes_back_above_its_tokens() {
-    let mut scene = Scene::new().await;
-    let name = name();
-    let take = |n| Op::Acquire { claim: claim(n, Mode::Exclusive), wait: None };
-    let token = |replies: Vec<Reply>| match replies[..] {
-        [Reply::Granted { token, .. }] => token,
-        ref other => panic!("{other:?}"),
-    };
-    scene.at(START).await;
-    let first = token(scene.play(&name, &[take(1)], "").await);
-    scene.play(&name, &[Op::Release { req: claim(1, Mode::Exclusive).req }], "").await;
-    let hour = Duration::from_secs(3600);
-    let tables = scene.tables();
-    scene.at(START + 3_000_000_000).await;
-    sweep(&mut scene.conn, &tables, hour).await.unwrap();
-    assert_eq!(scene.state(&name).await.hi, first.get(), "not an hour yet");
-    scene.at(START + 3_700_000_000).await;
-    sweep(&mut scene.conn, &tables, hour).await.unwrap();
-    assert_eq!(scene.state(&name).await, LockState::default(), "gone");
-    scene.at(START - 3_600_000_000).await;
-    let again = token(scene.play(&name, &[take(2)], "").await);
-    assert!(again > first, "{again:?} after {first:?}");
-    // What is held, waited for or was used lately stays.
-    scene.at(START - 3_600_000_000 + 599_000_000).await;
-    sweep(&mut scene.conn, &tables, Duration::ZERO).await.unwrap();
-    assert_eq!(scene.state(&name).await.holds.len(), 1);
-}
-
-/// Rows of row locks are forgotten an hour after their last use, but not one that somebody has.
-#[tokio::test]
-async fn row_locks_are_forgotten_unless_somebody_has_them() {
-    let mut scene = Scene::new().await;
-    let (tables, hour) = (scene.tables(), Duration::from_secs(3600));
-    scene.at(START).await;
-    let dead = claim(1, Mode::Exclusive);
-    crate::tokens::next(&mut scene.conn, &tables, &name(), &dead, 0).await.unwrap();
-    for name in ["had", "idle"] {
-        let mut tx = sqlx::Connection::begin(&mut scene.conn).await.unwrap();
-        crate::with_row_lock(&mut tx, "distlock_", name).await.unwrap();
-        tx.commit().await.unwrap();
-    }
-    let mut other = scene.other().await;
-    let keep = "START TRANSACTION; \
-                SELECT used FROM distlock_row WHERE space = '' AND name = 'had' FOR UPDATE";
-    run(&mut other, keep.to_owned()).await.unwrap();
-    for (after, rows, held) in [(3_000_000_000, 2, 1), (3_700_000_000, 1, 0)] {
-        scene.at(START + after).await;
-        sweep_rows(&mut scene.conn, &tables, hour).await.unwrap();
-        let count = "SELECT name FROM distlock_row; SELECT name FROM distlock_held";
-        let given = scene.sql(count.to_owned()).await;
-        assert_eq!((given[0].rows.len(), given[1].rows.len()), (rows, held), "after {after}");
     }
 }

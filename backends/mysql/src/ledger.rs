@@ -19,6 +19,7 @@ use crate::line::{self, Line};
 use crate::record::{COLUMNS, Record, rules};
 use crate::schema::Tables;
 use crate::sql::{Given, NOW, at, hex, micros, run, run_far};
+use crate::sweep::Pace;
 use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, number};
 
 /// Begins a transaction. A client that falls silent in the midst of one must not keep the row: the
@@ -71,6 +72,8 @@ pub(crate) struct Ledger {
     pub(crate) collisions: Arc<Collisions>,
     /// How long a line is read as it is.
     pub(crate) short: usize,
+    /// Told of every row that is made.
+    pub(crate) sweep: Arc<Pace>,
 }
 
 impl Ledger {
@@ -182,7 +185,8 @@ impl Ledger {
 
     /// A row for a lock that has none. By itself: within a transaction two who do it could wait for
     /// each other. It starts above every token of rows that were removed; the shared lock on the
-    /// floor keeps it from being raised between the look and the insert.
+    /// floor keeps it from being raised between the look and the insert. Its version starts at the
+    /// clock, so that it is not that of a removed row.
     pub(crate) async fn create(
         &self,
         conn: &mut MySqlConnection,
@@ -190,12 +194,15 @@ impl Ledger {
     ) -> Result<(), Fault> {
         let Tables { lock: table, meta, .. } = &self.tables;
         let sql = format!(
-            "ROLLBACK; INSERT IGNORE INTO {table} (space, name, hi) \
-             SELECT {}, {}, floor FROM {meta} WHERE one=1 LOCK IN SHARE MODE",
+            "ROLLBACK; INSERT IGNORE INTO {table} (space, name, ver, hi) \
+             SELECT {}, {}, {NOW}, floor FROM {meta} WHERE one=1 LOCK IN SHARE MODE",
             hex(lock.space.as_str()),
             hex(lock.name.as_str())
         );
-        run(conn, sql).await?;
+        let given = run(conn, sql).await?;
+        if given.last().is_some_and(|g| g.done.rows_affected() > 0) {
+            self.sweep.made_a_row();
+        }
         Ok(())
     }
 

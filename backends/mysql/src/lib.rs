@@ -15,6 +15,7 @@ mod promises;
 mod record;
 mod row_lock;
 mod schema;
+mod settings;
 mod sql;
 mod store;
 mod sweep;

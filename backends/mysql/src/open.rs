@@ -5,15 +5,16 @@ use std::sync::Arc;
 use distlock_core::leased::Leased;
 use distlock_core::seam::Backend;
 use distlock_core::url::StoreUrl;
-use distlock_core::{Error, Store};
+use distlock_core::{Capability, Error, Store};
 use distlock_sql::{Opens, Trouble, Versioned};
 use sqlx::mysql::MySqlConnectOptions;
 
 use crate::door::Door;
 use crate::options::{Algorithm, KEYS, MysqlOptions, server};
+use crate::promises::promised;
 use crate::row_lock::RowLock;
 use crate::schema::{Tables, ready};
-use crate::sql::{number, run};
+use crate::settings::Settings;
 use crate::store::Mysql;
 use crate::trouble::calling;
 use crate::versions::Versions;
@@ -38,19 +39,16 @@ impl Target {
         Ok(Self { to, options, tables, site: url.to_string() })
     }
 
-    /// Looks at the server: makes the tables if need be, and says whether commits are durable.
-    pub(crate) async fn greet(&self) -> Result<bool, Error> {
+    /// Looks at the server: makes the tables if need be, and says what it promises.
+    pub(crate) async fn greet(&self) -> Result<Capability, Error> {
         let door = Door::new(self.to.clone(), None);
         let look = async {
             let mut conn = door.open().await?;
             let told = |t: Trouble| t.error;
             ready(&mut conn, &self.tables).await.map_err(told)?;
-            let flush = "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit AS flush";
-            let given = run(&mut conn, flush.to_owned()).await.map_err(calling).map_err(told)?;
-            let row = given.first().and_then(|g| g.rows.first());
-            let durable = row.is_some_and(|r| number(r, "flush").is_ok_and(|n| n == 1));
+            let settings = Settings::read(&mut conn).await.map_err(calling).map_err(told)?;
             door.close(conn).await;
-            Ok(durable)
+            Ok(promised(&self.options, &settings))
         };
         let clock = distlock_core::Clock::system();
         let looked = clock.timeout(self.options.timeout, look).await;

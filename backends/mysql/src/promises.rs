@@ -1,5 +1,6 @@
 //! What each of the mysql stores promises.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use distlock_core::Ttl;
@@ -8,14 +9,15 @@ use distlock_core::capability::{
 };
 
 use crate::options::{Algorithm, MysqlOptions};
+use crate::settings::Settings;
 
 const CLOCK: &str = "Leases run on the server's wall clock: when somebody steps it forward, a lock \
                      can pass on before its holder knows; the fence still refuses the older one.";
 const REPLICA: &str = "One primary keeps the locks: after a failover to a replica that lacks the \
                        latest commits two holders are possible for up to a TTL, unless replication \
                        is semi-synchronous (AFTER_SYNC).";
-const FLUSH: &str = "The server does not put every commit on disk (innodb_flush_log_at_trx_commit \
-                     is not 1): a crash of its machine may forget the last grants and tokens.";
+const FLUSH: &str = "The server does not put every commit on disk before it answers: a crash of its \
+                     machine may forget the last grants and tokens.";
 const OTHERS: &str = "Waiters of other database users are not woken by us unless we may KILL their \
                       queries: they find out by asking.";
 const ASKS: &str = "Nobody is called up: a process whose waiter is the first in line reads the row \
@@ -65,13 +67,33 @@ pub fn capability(options: &MysqlOptions, durable: bool) -> Capability {
         drift_percent: options.drift_percent,
         drift_floor: Duration::from_millis(2),
         wall_witness: true,
-        notes: match (options.algorithm, durable) {
-            (Algorithm::Line, true) => &[CLOCK, REPLICA, OTHERS],
-            (Algorithm::Line, false) => &[CLOCK, REPLICA, OTHERS, FLUSH],
-            (Algorithm::Version, true) => &[CLOCK, REPLICA, ASKS],
-            (Algorithm::Version, false) => &[CLOCK, REPLICA, ASKS, FLUSH],
-            (Algorithm::RowLock, true) => &[LONG, REPLICA],
-            (Algorithm::RowLock, false) => &[LONG, REPLICA, FLUSH],
-        },
+        notes: notes(options.algorithm, if durable { &[] } else { &[FLUSH] }),
     }
+}
+
+/// What a store promises at a server that is set so: `durable` where nothing is lacking, and a note for
+/// each setting that is.
+pub(crate) fn promised(options: &MysqlOptions, settings: &Settings) -> Capability {
+    let lacks = settings.lacks();
+    let durable = lacks.is_empty();
+    let said: Vec<_> = lacks.into_iter().chain(settings.warns()).collect();
+    Capability { notes: notes(options.algorithm, &said), ..capability(options, durable) }
+}
+
+/// The notes of an algorithm and more. They live as long as the program: each set of them is made once.
+fn notes(algorithm: Algorithm, more: &[&'static str]) -> &'static [&'static str] {
+    static MADE: Mutex<Vec<&'static [&'static str]>> = Mutex::new(Vec::new());
+    let usual: &[&'static str] = match algorithm {
+        Algorithm::Line => &[CLOCK, REPLICA, OTHERS],
+        Algorithm::Version => &[CLOCK, REPLICA, ASKS],
+        Algorithm::RowLock => &[LONG, REPLICA],
+    };
+    let all: Vec<_> = usual.iter().chain(more).copied().collect();
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(same) = made.iter().find(|notes| ***notes == *all) {
+        return same;
+    }
+    let notes: &'static [_] = Vec::leak(all);
+    made.push(notes);
+    notes
 }

@@ -29,7 +29,6 @@ use sqlx::{MySql, MySqlConnection, Row, Transaction};
 
 use crate::door::Door;
 use crate::open::Target;
-use crate::promises::capability;
 use crate::schema::Tables;
 use crate::sql::{NOW, at, hex, micros, number, run};
 use crate::trouble::{DEADLOCK, LOCK_WAIT, NOT_NOW, calling, number as code};
@@ -51,7 +50,7 @@ pub struct RowLock {
     door: Arc<Door>,
     /// For tokens, looks and everything else but the locks themselves.
     lane: Arc<Lane<Door>>,
-    sweep: sweep::Pace,
+    sweep: Arc<sweep::Pace>,
     seats: Seats<Door>,
     witness: Witness,
     timeout: Duration,
@@ -79,12 +78,12 @@ impl RowLock {
     }
 
     pub(crate) async fn at(target: Target) -> Result<Self, Error> {
-        let durable = target.greet().await?;
+        let capability = target.greet().await?;
         let Target { to, options, tables, site } = target;
         let clock = Clock::system();
         let door = Arc::new(Door::new(to, None));
         Ok(Self {
-            capability: capability(&options, durable),
+            capability,
             site,
             tables: Arc::new(tables),
             door: Arc::clone(&door),
@@ -96,7 +95,7 @@ impl RowLock {
                 options.sessions.into(),
             ),
             lane: Arc::new(Lane::new(door, clock.clone(), options.timeout, 1)),
-            sweep: sweep::Pace::default(),
+            sweep: Arc::default(),
             timeout: options.timeout,
             clock,
         })
@@ -282,9 +281,11 @@ impl SessionStore for RowLock {
         }
         let (tables, name, claim) =
             (Arc::clone(&self.tables), ask.lock.clone(), Claim::of(ask, ""));
+        let sweep = Arc::clone(&self.sweep);
         let token = self.lane.call(move |conn| {
             let (tables, name, claim) = (Arc::clone(&tables), name.clone(), claim.clone());
-            Box::pin(async move { tokens::next(conn, &tables, &name, &claim, id).await })
+            let sweep = Arc::clone(&sweep);
+            Box::pin(async move { tokens::next(conn, &tables, &name, &claim, id, &sweep).await })
         });
         let tokens = TokenRange::new(token.await.map_err(&told)?, std::num::NonZeroU32::MIN)?;
         self.witness.watches().await;
@@ -304,7 +305,7 @@ impl SessionStore for RowLock {
     }
 
     async fn unlock(&self, session: Session) -> Result<Released, Error> {
-        self.sweep.step(&self.lane, &self.tables, &self.clock);
+        self.sweep.step(&self.lane, &self.tables, &self.clock, true);
         let end = End {
             sql: format!(
                 "UPDATE {row} SET used={NOW} WHERE {at}; \

@@ -35,7 +35,6 @@ use crate::fast::{self, Fast};
 use crate::ledger::{Collisions, Ledger, Played};
 use crate::line;
 use crate::open::Target;
-use crate::promises::capability;
 use crate::sql::run;
 use crate::trouble::calling;
 use crate::{look, sweep};
@@ -68,7 +67,7 @@ struct Inner {
     called: AtomicBool,
     /// How many acquires are made ready at once.
     room: Semaphore,
-    sweep: sweep::Pace,
+    sweep: Arc<sweep::Pace>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -88,12 +87,13 @@ impl Mysql {
     }
 
     pub(crate) async fn at(target: Target) -> Result<Self, Error> {
-        let durable = target.greet().await?;
+        let capability = target.greet().await?;
         let Target { to, options, tables, site } = target;
         let (clock, session) = (Clock::system(), session()?);
         let (ears, waiting) = <(Arc<OnceLock<Ears>>, Arc<Mutex<HashSet<ReqId>>>)>::default();
         let lane = |door| Lane::new(Arc::new(door), clock.clone(), options.timeout, 1);
         let life = Door::new(to.clone(), Some(life_sign(&session))).with_pillow(pillow(&session));
+        let sweep = Arc::<sweep::Pace>::default();
         let inner = Inner {
             front: lane(Door::new(to.clone(), None)),
             back: Arc::new(lane(life)),
@@ -104,15 +104,16 @@ impl Mysql {
                 session,
                 collisions: Arc::default(),
                 short: line::SHORT,
+                sweep: Arc::clone(&sweep),
             }),
             ears,
             waiting,
             crowds: Crowds::new(clock.clone()),
             called: AtomicBool::new(true),
             room: Semaphore::new(ROOM),
-            sweep: sweep::Pace::default(),
+            sweep,
         };
-        Ok(Self { capability: capability(&options, durable), site, clock, inner: Arc::new(inner) })
+        Ok(Self { capability, site, clock, inner: Arc::new(inner) })
     }
 
     /// How often the database had to undo or refuse a move of this store because of others.
@@ -369,7 +370,7 @@ impl LeaseStore for Mysql {
                 renewals.push(answer::renewed(reply));
             }
         }
-        self.inner.sweep.step(&self.inner.back, &self.inner.ledger.tables, &self.clock);
+        self.inner.sweep.step(&self.inner.back, &self.inner.ledger.tables, &self.clock, false);
         renewals
     }
 
@@ -388,7 +389,7 @@ impl LeaseStore for Mysql {
             true => Reply::Released,
             false => self.one("release", &key.lock, Op::Release { req: key.req }).await?,
         };
-        inner.sweep.step(&inner.back, &inner.ledger.tables, &self.clock);
+        inner.sweep.step(&inner.back, &inner.ledger.tables, &self.clock, false);
         answer::released(reply)
     }
 

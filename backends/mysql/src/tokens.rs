@@ -9,6 +9,7 @@ use sqlx::MySqlConnection;
 
 use crate::schema::Tables;
 use crate::sql::{NOW, at, hex, run};
+use crate::sweep::Pace;
 use crate::trouble::calling;
 
 /// A new token for a lock, and who holds it written down for others to see.
@@ -18,14 +19,15 @@ pub(crate) async fn next(
     lock: &FullName,
     claim: &Claim,
     holder: u64,
+    sweep: &Pace,
 ) -> Result<Token, Trouble> {
     let Tables { lock: table, meta, held, .. } = tables;
     let (space, name) = (hex(lock.space.as_str()), hex(lock.name.as_str()));
     let text = serde_json::to_vec(claim)
         .map_err(|e| Trouble::answered(Error::new(Kind::Store, "no claim").because(e)))?;
     let sql = format!(
-        "INSERT IGNORE INTO {table} (space, name, hi) \
-         SELECT {space}, {name}, floor FROM {meta} WHERE one=1 LOCK IN SHARE MODE; \
+        "INSERT IGNORE INTO {table} (space, name, ver, hi) \
+         SELECT {space}, {name}, {NOW}, floor FROM {meta} WHERE one=1 LOCK IN SHARE MODE; \
          UPDATE {table} SET ver=ver+1, hi=LAST_INSERT_ID(GREATEST(hi+1,{NOW})) WHERE {}; \
          REPLACE INTO {held} (space, name, req, token, granted, conn, claim) \
          VALUES ({space}, {name}, {}, LAST_INSERT_ID(), {NOW}, {holder}, {})",
@@ -35,6 +37,9 @@ pub(crate) async fn next(
     );
     loop {
         let given = run(conn, sql.clone()).await.map_err(calling)?;
+        if given.first().is_some_and(|g| g.done.rows_affected() > 0) {
+            sweep.made_a_row();
+        }
         let counted = given.get(1).filter(|g| g.done.rows_affected() > 0);
         // A row that was made this moment may look old enough to be swept: then it is made again.
         let Some(counted) = counted else { continue };

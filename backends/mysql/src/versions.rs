@@ -11,7 +11,6 @@ use sqlx::{MySqlConnection, Row};
 
 use crate::door::Door;
 use crate::open::Target;
-use crate::promises::capability;
 use crate::schema::Tables;
 use crate::sql::{NOW, at, hex, micros, number, run, run_far};
 use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, number as code};
@@ -31,11 +30,10 @@ pub(crate) struct Versions {
 
 impl Versions {
     pub(crate) async fn at(target: Target) -> Result<Self, Error> {
-        let durable = target.greet().await?;
+        let capability = target.greet().await?;
         let Target { to, options, tables, site } = target;
         let clock = Clock::system();
         let lane = Lane::new(Arc::new(Door::new(to, None)), clock.clone(), options.timeout, 1);
-        let capability = capability(&options, durable);
         Ok(Self { capability, site, clock, tables: Arc::new(tables), lane })
     }
 }

@@ -55,7 +55,8 @@ impl Scene {
         let conn = door.open().await.unwrap();
         let fast = Fast::new(&target.tables);
         let (session, collisions) = (VIAS[0].to_owned(), Default::default());
-        let ledger = Ledger { tables: target.tables, session, collisions, short };
+        let sweep = Default::default();
+        let ledger = Ledger { tables: target.tables, session, collisions, short, sweep };
         Self { _server: server, door, conn, ledger, fast, told: Vec::new(), confirmed: 0 }
     }
 

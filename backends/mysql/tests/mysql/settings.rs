@@ -1,5 +1,6 @@
 //! What a server is set to: it changes nothing, or is refused with words.
 
+use distlock_core::capability::{Fence, Survives};
 use distlock_core::{Clock, Kind};
 use distlock_mysql::with_row_lock;
 use distlock_testkit::servers::Mariadb;
@@ -13,6 +14,7 @@ use crate::kit::{
 pub(crate) const TRIALS: &[Named] = &[
     ("defaults_of_the_server_change_nothing", defaults),
     ("a_commit_that_begins_the_next_transaction_is_not_ours", chained),
+    ("a_grant_is_durable_only_where_every_setting_says_so", durable),
     ("a_limit_on_silent_transactions_ends_no_row_lock", idle),
     ("a_limit_on_statements_ends_no_doorbell", limited),
     ("a_server_that_logs_statements_is_refused_with_words", logged),
@@ -71,6 +73,41 @@ fn defaults() {
             for one in waiting {
                 soon("its turn", one).await.unwrap();
             }
+        }
+    });
+}
+
+/// Where a power cut could take a grant back the fence is not durable, and a note names the setting.
+fn durable() {
+    run(async {
+        let how = Mariadb::new().durable();
+        let server = start(how.arg("server-id", "1").arg("log-bin", "log")).await;
+        let cases = [
+            ("sync_binlog = 1", Fence::Durable, ""),
+            ("sync_binlog = 0", Fence::Clocked, "sync_binlog"),
+            ("sync_binlog = 1000", Fence::Clocked, "sync_binlog"),
+            ("sync_binlog = 1", Fence::Durable, ""),
+            ("innodb_flush_log_at_trx_commit = 2", Fence::Clocked, "innodb_flush_log"),
+        ];
+        for (setting, fence, named) in cases {
+            ask(&server, &format!("SET GLOBAL {setting}"));
+            for query in ALGORITHMS {
+                let locks = client(&server, query).await;
+                let told = locks.capability();
+                assert_eq!(told.fence, fence, "{setting} {query}");
+                let note = told.notes.iter().any(|n| n.contains(named));
+                assert!(note, "{setting} {query}: {:?}", told.notes);
+                let survives = told.restart == Survives::TwoHolders;
+                let lease = query != "algorithm=row-lock";
+                assert_eq!(survives, lease && fence != Fence::Durable, "{setting} {query}");
+            }
+        }
+        let how = Mariadb::new().arg("innodb-flush-log-at-trx-commit", "1");
+        let server = start(how.arg("innodb-doublewrite", "0")).await;
+        let locks = client(&server, "").await;
+        assert_eq!(locks.capability().fence, Fence::Clocked);
+        for named in ["innodb_flush_method", "innodb_doublewrite"] {
+            assert!(locks.capability().notes.iter().any(|n| n.contains(named)), "{named}");
         }
     });
 }
