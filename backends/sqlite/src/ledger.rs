@@ -100,7 +100,7 @@ pub(crate) fn rules() -> Rules {
 impl Ledger {
     pub(crate) fn open(place: &Place, boot: Boot, clock: Clock, sync: Sync) -> Result<Self, Error> {
         let log = Log::of(&place.file);
-        let conn = schema::connect(&place.file, &boot, log.hasty())?;
+        let conn = schema::connect(&place.file, &boot)?;
         let file = place.file.clone();
         // The layout has been read, so both are there.
         let files = Files::at(&file);

@@ -3,13 +3,12 @@
 //! One row a lock, its state as JSON so that the `sqlite3` shell can read it; one row about the
 //! whole. `hi` and `touched` stand beside the state so that the sweep need not decode it.
 
+use std::cell::Cell;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use distlock_core::host::Boot;
-use distlock_core::{Clock, Error, Kind};
+use distlock_core::{BootInstant, Clock, Error, Kind};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
@@ -45,17 +44,28 @@ const TABLES: &str = "
         PRIMARY KEY (space, name)
     ) STRICT, WITHOUT ROWID;";
 
+thread_local! {
+    /// How long the statement that this thread runs waits for other processes. Here and not in a
+    /// closure: before rusqlite 0.38 a busy handler is a plain function.
+    static PATIENCE: Cell<Duration> = const { Cell::new(BUSY) };
+    /// When that statement first found the database locked.
+    static SINCE: Cell<BootInstant> = const { Cell::new(BootInstant::FAR) };
+}
+
+/// Runs `work` with a busy timeout of `most` instead of [`BUSY`].
+pub(crate) fn impatiently<T>(most: Duration, work: impl FnOnce() -> T) -> T {
+    PATIENCE.set(most);
+    let done = work();
+    PATIENCE.set(BUSY);
+    done
+}
+
 /// Opens a connection to a database of ours, made new if the file is empty.
-/// While `hasty` is not 0 it waits for others only so many milliseconds.
-pub(crate) fn connect(
-    file: &Path,
-    boot: &Boot,
-    hasty: &Arc<AtomicU32>,
-) -> Result<Connection, Error> {
+pub(crate) fn connect(file: &Path, boot: &Boot) -> Result<Connection, Error> {
     let wrong = |e| trouble(file, e);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(file, flags).map_err(wrong)?;
-    conn.busy_handler(Some(patience(hasty.clone()))).map_err(wrong)?;
+    conn.busy_handler(Some(nap as fn(i32) -> bool)).map_err(wrong)?;
     // A process that comes and goes would otherwise pay for a checkpoint at each end.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(wrong)?;
     conn.set_prepared_statement_cache_capacity(32);
@@ -65,24 +75,17 @@ pub(crate) fn connect(
     Ok(conn)
 }
 
-/// Waits for another's lock in naps, for [`BUSY`] in all, or as long as `hasty` says.
-fn patience(hasty: Arc<AtomicU32>) -> impl FnMut(i32) -> bool + Send + 'static {
+/// The busy handler: waits for another's lock in naps, and says whether to look again.
+fn nap(n: i32) -> bool {
     let clock = Clock::system();
-    let mut start = clock.now();
-    move |n| {
-        if n == 0 {
-            start = clock.now();
-        }
-        let nap = (NAP * (u32::try_from(n).unwrap_or(0) + 1)).min(LONGEST_NAP);
-        // SQLite calls from inside a statement: the thread must wait here. Parking may end early,
-        // which only means one more look.
-        std::thread::park_timeout(nap);
-        let most = match hasty.load(Ordering::Relaxed) {
-            0 => BUSY,
-            ms => Duration::from_millis(ms.into()),
-        };
-        clock.now().since(start) < most
+    if n == 0 {
+        SINCE.set(clock.now());
     }
+    let nap = (NAP * (u32::try_from(n).unwrap_or(0) + 1)).min(LONGEST_NAP);
+    // SQLite calls from inside a statement: the thread must wait here. Parking may end early,
+    // which only means one more look.
+    std::thread::park_timeout(nap);
+    clock.now().since(SINCE.get()) < PATIENCE.get()
 }
 
 /// An error of ours, or one of SQLite's that is still to be told.
@@ -109,11 +112,13 @@ impl From<rusqlite::Error> for Fault {
 /// Repeats what loses against another process that opens the same file: the switch to the
 /// write-ahead log answers "busy" without asking the busy handler.
 fn retried(mut work: impl FnMut() -> Result<(), Fault>) -> Result<(), Fault> {
-    let mut nap = patience(Arc::default());
-    let mut n = 0;
+    let clock = Clock::system();
+    let end = clock.now().plus(BUSY);
     loop {
         match work() {
-            Err(Fault::Sqlite(e)) if passing(&e) && nap(n) => n += 1,
+            Err(Fault::Sqlite(e)) if passing(&e) && clock.now() < end => {
+                std::thread::park_timeout(LONGEST_NAP);
+            }
             other => return other,
         }
     }
