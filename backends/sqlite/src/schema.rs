@@ -12,6 +12,7 @@ use distlock_core::{BootInstant, Clock, Error, Kind};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::place::absent;
 use crate::trouble::{passing, trouble};
 
 /// Marks the file as ours ("dstl").
@@ -20,6 +21,8 @@ const APPLICATION: i32 = 0x6473_746C;
 const LAYOUT: i32 = 1;
 /// How long to wait for another process's transaction.
 pub(crate) const BUSY: Duration = Duration::from_secs(9);
+/// How long a process that only looks waits for one that makes the tables.
+const MAKING: Duration = Duration::from_millis(500);
 /// How long to sleep between two looks at a lock that another process has: SQLite's own handler
 /// sleeps up to 100 ms, which is many commits.
 const NAP: Duration = Duration::from_micros(100);
@@ -60,8 +63,8 @@ pub(crate) fn impatiently<T>(most: Duration, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Opens a connection to a database of ours, made new if the file is empty.
-pub(crate) fn connect(file: &Path, boot: &Boot) -> Result<Connection, Error> {
+/// Opens a connection to a database of ours, made new if the file is empty and `create`.
+pub(crate) fn connect(file: &Path, boot: &Boot, create: bool) -> Result<Connection, Error> {
     let wrong = |e| trouble(file, e);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(file, flags).map_err(wrong)?;
@@ -71,7 +74,7 @@ pub(crate) fn connect(file: &Path, boot: &Boot) -> Result<Connection, Error> {
     conn.set_prepared_statement_cache_capacity(32);
     // Lock rows are small and hot; SQLite's own two megabytes a connection would be mostly idle.
     conn.pragma_update(None, "cache_size", -256).map_err(wrong)?;
-    retried(|| layout(&conn, boot)).map_err(|e| e.unwrap_or_else(wrong))?;
+    retried(|| layout(&conn, file, boot, create)).map_err(|e| e.unwrap_or_else(wrong))?;
     Ok(conn)
 }
 
@@ -91,13 +94,15 @@ fn nap(n: i32) -> bool {
 /// An error of ours, or one of SQLite's that is still to be told.
 pub(crate) enum Fault {
     Ours(Error),
+    /// There are no tables, and none are to be made. Somebody may be making them.
+    NoTables(Error),
     Sqlite(rusqlite::Error),
 }
 
 impl Fault {
     fn unwrap_or_else(self, f: impl FnOnce(rusqlite::Error) -> Error) -> Error {
         match self {
-            Fault::Ours(e) => e,
+            Fault::Ours(e) | Fault::NoTables(e) => e,
             Fault::Sqlite(e) => f(e),
         }
     }
@@ -113,14 +118,18 @@ impl From<rusqlite::Error> for Fault {
 /// write-ahead log answers "busy" without asking the busy handler.
 fn retried(mut work: impl FnMut() -> Result<(), Fault>) -> Result<(), Fault> {
     let clock = Clock::system();
-    let end = clock.now().plus(BUSY);
+    let start = clock.now();
     loop {
-        match work() {
-            Err(Fault::Sqlite(e)) if passing(&e) && clock.now() < end => {
-                std::thread::park_timeout(LONGEST_NAP);
-            }
-            other => return other,
+        let done = work();
+        let most = match &done {
+            Err(Fault::Sqlite(e)) if passing(e) => BUSY,
+            Err(Fault::NoTables(_)) => MAKING,
+            _ => Duration::ZERO,
+        };
+        if clock.now().since(start) >= most {
+            return done;
         }
+        std::thread::park_timeout(LONGEST_NAP);
     }
 }
 
@@ -135,7 +144,7 @@ fn header(conn: &Connection) -> rusqlite::Result<(i32, i32, i64)> {
     ))
 }
 
-fn layout(conn: &Connection, boot: &Boot) -> Result<(), Fault> {
+fn layout(conn: &Connection, file: &Path, boot: &Boot, create: bool) -> Result<(), Fault> {
     // One snapshot: somebody may be making the tables right now.
     conn.execute_batch("BEGIN")?;
     let read = header(conn);
@@ -154,6 +163,9 @@ fn layout(conn: &Connection, boot: &Boot) -> Result<(), Fault> {
                 .with_hint("give the locks a file of their own"),
         ));
     }
+    if !ours && !create {
+        return Err(Fault::NoTables(absent(file)));
+    }
     let mode: String = conn.pragma_query_value(None, "journal_mode", |r| r.get(0))?;
     if mode != "wal" {
         conn.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
@@ -162,13 +174,13 @@ fn layout(conn: &Connection, boot: &Boot) -> Result<(), Fault> {
         return Ok(());
     }
     conn.execute_batch("BEGIN IMMEDIATE")?;
-    let made = create(conn, boot);
+    let made = make(conn, boot);
     conn.execute_batch(if made.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
     Ok(made?)
 }
 
 /// Inside the write lock: whoever comes second finds it done.
-fn create(conn: &Connection, boot: &Boot) -> rusqlite::Result<()> {
+fn make(conn: &Connection, boot: &Boot) -> rusqlite::Result<()> {
     let version: i32 = conn.pragma_query_value(None, "user_version", |r| r.get(0))?;
     if version != 0 {
         return Ok(());
