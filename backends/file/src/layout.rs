@@ -57,6 +57,11 @@ pub(crate) fn exclusive(dir: &Path) -> Result<File, Error> {
     }
 }
 
+/// Whether the directory was ever made what this layout needs.
+pub(crate) fn exists(dir: &Path) -> bool {
+    dir.join("layout").exists()
+}
+
 /// Makes the directory what this layout needs, or refuses it. Answers the moment alone in it.
 pub(crate) fn open(dir: &Path) -> Result<File, Error> {
     make_dir(dir).map_err(|e| trouble("make", dir, e))?;

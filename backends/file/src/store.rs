@@ -35,11 +35,14 @@ pub struct FileOptions {
     pub clock: Clock,
     /// Lock files that were free for this long are removed; an hour unless said otherwise.
     pub retention: Duration,
+    /// Whether this client only looks: it makes no directory.
+    pub look_only: bool,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { clock: Clock::system(), retention: Duration::from_secs(3600) }
+        let retention = Duration::from_secs(3600);
+        Self { clock: Clock::system(), retention, look_only: false }
     }
 }
 
@@ -55,17 +58,32 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Opens a directory, and makes it when it is not there. Blocks for a few file operations.
+    /// Whether there is a store in a directory; a client that only looks needs one.
+    #[must_use]
+    pub fn exists(dir: impl AsRef<Path>) -> bool {
+        layout::exists(dir.as_ref())
+    }
+
+    /// Opens a directory, and makes it when it is not there, unless the client only looks. Blocks for
+    /// a few file operations.
     ///
     /// # Errors
     /// [`Kind::Refused`] when it is not on a local file system, [`Kind::Layout`] when a newer
-    /// version made it, [`Kind::Credentials`] when this user may not write there, and
-    /// [`Kind::Store`] for any other trouble with it.
+    /// version made it, [`Kind::Credentials`] when this user may not write there,
+    /// [`Kind::Unreachable`] when there is none and the client only looks, and [`Kind::Store`] for
+    /// any other trouble with it.
     pub fn open(dir: impl AsRef<Path>, options: FileOptions) -> Result<Self, Error> {
-        let FileOptions { clock, retention } = options;
+        let FileOptions { clock, retention, look_only } = options;
         let dir = dir.as_ref();
         let dir = std::path::absolute(dir).map_err(|e| trouble("find", dir, e))?;
         LocalFs::of(&dir)?;
+        if look_only && !layout::exists(&dir) {
+            return Err(Error::new(
+                Kind::Unreachable,
+                format!("there are no locks in {}", dir.display()),
+            )
+            .with_hint("the first lock taken there makes the directory"));
+        }
         let alone = layout::open(&dir)?;
         let mut promise = CAPABILITY.clone();
         // Once more: what was made may be a mount point or a link.

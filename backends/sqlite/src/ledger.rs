@@ -98,9 +98,16 @@ pub(crate) fn rules() -> Rules {
 }
 
 impl Ledger {
-    pub(crate) fn open(place: &Place, boot: Boot, clock: Clock, sync: Sync) -> Result<Self, Error> {
+    /// Opens the database. Without `create` one without tables is refused.
+    pub(crate) fn open(
+        place: &Place,
+        boot: Boot,
+        clock: Clock,
+        sync: Sync,
+        create: bool,
+    ) -> Result<Self, Error> {
         let log = Log::of(&place.file);
-        let conn = schema::connect(&place.file, &boot, log.hasty())?;
+        let conn = schema::connect(&place.file, &boot, create)?;
         let file = place.file.clone();
         // The layout has been read, so both are there.
         let files = Files::at(&file);
@@ -476,7 +483,7 @@ mod tests {
         let place = Place::prepare(&dir.path().join("x.db")).unwrap();
         let boot = Boot::here().unwrap();
         let clock = Clock::held();
-        let open = |sync| Ledger::open(&place, boot.clone(), clock.clone(), sync).unwrap();
+        let open = |sync| Ledger::open(&place, boot.clone(), clock.clone(), sync, true).unwrap();
         let (mut normal, mut full) = (open(Sync::Normal), open(Sync::Full));
         let mut raised = 0;
         for i in 0..60 {
@@ -505,7 +512,7 @@ mod tests {
         let place = Place::prepare(&dir.path().join("x.db")).unwrap();
         let boot = Boot::here().unwrap();
         let clock = Clock::held();
-        let mut ledger = Ledger::open(&place, boot, clock.clone(), Sync::Normal).unwrap();
+        let mut ledger = Ledger::open(&place, boot, clock.clone(), Sync::Normal, true).unwrap();
         cycle(&mut ledger);
         let synced = ledger.meta().unwrap().ceiling;
         // Far from the ceiling when the write lock is asked for, near to it when it comes.

@@ -6,10 +6,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rusqlite::Connection;
+
+use crate::schema::impatiently;
 
 /// What is too long: four times what SQLite aims at.
 const LONG: u64 = 16 << 20;
@@ -19,11 +20,10 @@ const LOOK: u32 = 64;
 /// longer the log has become, the more a try may cost and the sooner the next one comes.
 const LATER: u32 = 1024;
 /// How long a try may stop the others while the log is just too long.
-const HASTE_MS: u32 = 20;
+const HASTE: Duration = Duration::from_millis(20);
 
 pub(crate) struct Log {
     path: PathBuf,
-    hasty: Arc<AtomicU32>,
     wait: u32,
 }
 
@@ -31,12 +31,7 @@ impl Log {
     pub(crate) fn of(file: &Path) -> Self {
         let mut path = file.to_owned().into_os_string();
         path.push("-wal");
-        Self { path: path.into(), hasty: Arc::default(), wait: LOOK }
-    }
-
-    /// Tells the connection's busy handler to give up after so many milliseconds; 0: in its own time.
-    pub(crate) fn hasty(&self) -> &Arc<AtomicU32> {
-        &self.hasty
+        Self { path: path.into(), wait: LOOK }
     }
 
     /// To be called after each transaction.
@@ -49,10 +44,9 @@ impl Log {
         let len = fs::metadata(&self.path).map_or(0, |m| m.len());
         let times = u32::try_from(len / LONG).unwrap_or(u32::MAX).min(16);
         if times > 0 {
-            self.hasty.store(HASTE_MS * times, Ordering::Relaxed);
             let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
-            let busy = conn.query_row(sql, [], |r| r.get::<_, bool>(0));
-            self.hasty.store(0, Ordering::Relaxed);
+            let checkpoint = || conn.query_row(sql, [], |r| r.get::<_, bool>(0));
+            let busy = impatiently(HASTE * times, checkpoint);
             if !matches!(busy, Ok(false)) {
                 tracing::debug!(?busy, len, "the log stays long for now");
                 self.wait = (LATER / times).max(LOOK);

@@ -27,6 +27,9 @@ pub struct SqliteOptions {
     pub sync: Sync,
     /// The clock; tests may hold it.
     pub clock: Clock,
+    /// Whether this client only looks: it creates no database and no socket, so it can list and
+    /// show locks but must not wait for one.
+    pub look_only: bool,
     /// Stands in for the machine's boot id: lets a test reboot.
     #[doc(hidden)]
     pub boot_id: Option<String>,
@@ -50,6 +53,13 @@ impl SqliteOptions {
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// Sets whether this client only looks, and creates nothing.
+    #[must_use]
+    pub fn look_only(mut self, look_only: bool) -> Self {
+        self.look_only = look_only;
         self
     }
 

@@ -47,8 +47,19 @@ impl Files {
 const LONGEST: usize = 500;
 
 impl Place {
+    /// Whether there is a database. An empty file is none yet.
+    pub(crate) fn exists(path: &Path) -> bool {
+        fs::metadata(path).is_ok_and(|m| !m.is_file() || m.len() > 0)
+    }
+
     /// Makes sure that there is a file to open, private to its user.
+    #[cfg(test)]
     pub(crate) fn prepare(path: &Path) -> Result<Self, Error> {
+        Self::find(path, true)
+    }
+
+    /// Finds the file; creates it, private to its user, if `create`.
+    pub(crate) fn find(path: &Path, create: bool) -> Result<Self, Error> {
         let text = path.to_string_lossy();
         if text.is_empty() || text == ":memory:" || text.starts_with("file:") {
             return Err(Error::new(Kind::Usage, format!("{text:?} is not the path of a file"))
@@ -59,11 +70,15 @@ impl Place {
         let parent = path.parent().unwrap_or(Path::new("/"));
         // Before anything is created, so that nothing is left on a file system that is refused.
         LocalFs::of(parent)?;
-        DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(wrong)?;
-        let mode = Mode::RUSR | Mode::WUSR;
-        match mknodat(CWD, &path, FileType::RegularFile, mode, 0) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(e) => return Err(wrong(e.into())),
+        if create {
+            DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(wrong)?;
+            let mode = Mode::RUSR | Mode::WUSR;
+            match mknodat(CWD, &path, FileType::RegularFile, mode, 0) {
+                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                Err(e) => return Err(wrong(e.into())),
+            }
+        } else if !Self::exists(&path) {
+            return Err(absent(&path));
         }
         let file = fs::canonicalize(&path).map_err(wrong)?;
         if file.as_os_str().len() > LONGEST {
@@ -89,6 +104,12 @@ impl Place {
         sockets.push(".distlock");
         Ok(Self { file, sockets: sockets.into(), volatile })
     }
+}
+
+/// Nobody has used a lock here yet, or it is another path that is meant.
+pub(crate) fn absent(path: &Path) -> Error {
+    Error::new(Kind::Unreachable, format!("there is no database {}", path.display()))
+        .with_hint("the first lock taken there creates it")
 }
 
 /// Whether something is mounted on the very path, as container engines do with single files.

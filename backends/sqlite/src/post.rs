@@ -107,6 +107,14 @@ impl Post {
         Ok(Arc::new(Self { session, path, home, out, ears }))
     }
 
+    /// An address that nobody can reach, for a client that only looks.
+    pub(crate) fn none(dir: &Path) -> Result<Arc<Self>, Error> {
+        let out = UnixDatagram::unbound()
+            .map_err(|e| Error::new(Kind::Store, "no socket can be made").because(e))?;
+        let (session, ears) = (ReqId::random().to_string(), Arc::default());
+        Ok(Arc::new(Self { session, path: dir.to_owned(), home: RwLock::new(None), out, ears }))
+    }
+
     /// Makes the address anew if somebody removed it: without it others take us for dead. Says
     /// whether that was needed.
     pub(crate) fn heal(&self) -> bool {

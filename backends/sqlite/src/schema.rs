@@ -3,16 +3,16 @@
 //! One row a lock, its state as JSON so that the `sqlite3` shell can read it; one row about the
 //! whole. `hi` and `touched` stand beside the state so that the sweep need not decode it.
 
+use std::cell::Cell;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use distlock_core::host::Boot;
-use distlock_core::{Clock, Error, Kind};
+use distlock_core::{BootInstant, Clock, Error, Kind};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::place::absent;
 use crate::trouble::{passing, trouble};
 
 /// Marks the file as ours ("dstl").
@@ -21,6 +21,8 @@ const APPLICATION: i32 = 0x6473_746C;
 const LAYOUT: i32 = 1;
 /// How long to wait for another process's transaction.
 pub(crate) const BUSY: Duration = Duration::from_secs(9);
+/// How long a process that only looks waits for one that makes the tables.
+const MAKING: Duration = Duration::from_millis(500);
 /// How long to sleep between two looks at a lock that another process has: SQLite's own handler
 /// sleeps up to 100 ms, which is many commits.
 const NAP: Duration = Duration::from_micros(100);
@@ -45,56 +47,62 @@ const TABLES: &str = "
         PRIMARY KEY (space, name)
     ) STRICT, WITHOUT ROWID;";
 
-/// Opens a connection to a database of ours, made new if the file is empty.
-/// While `hasty` is not 0 it waits for others only so many milliseconds.
-pub(crate) fn connect(
-    file: &Path,
-    boot: &Boot,
-    hasty: &Arc<AtomicU32>,
-) -> Result<Connection, Error> {
+thread_local! {
+    /// How long the statement that this thread runs waits for other processes. Here and not in a
+    /// closure: before rusqlite 0.38 a busy handler is a plain function.
+    static PATIENCE: Cell<Duration> = const { Cell::new(BUSY) };
+    /// When that statement first found the database locked.
+    static SINCE: Cell<BootInstant> = const { Cell::new(BootInstant::FAR) };
+}
+
+/// Runs `work` with a busy timeout of `most` instead of [`BUSY`].
+pub(crate) fn impatiently<T>(most: Duration, work: impl FnOnce() -> T) -> T {
+    PATIENCE.set(most);
+    let done = work();
+    PATIENCE.set(BUSY);
+    done
+}
+
+/// Opens a connection to a database of ours, made new if the file is empty and `create`.
+pub(crate) fn connect(file: &Path, boot: &Boot, create: bool) -> Result<Connection, Error> {
     let wrong = |e| trouble(file, e);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(file, flags).map_err(wrong)?;
-    conn.busy_handler(Some(patience(hasty.clone()))).map_err(wrong)?;
+    conn.busy_handler(Some(nap as fn(i32) -> bool)).map_err(wrong)?;
     // A process that comes and goes would otherwise pay for a checkpoint at each end.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(wrong)?;
     conn.set_prepared_statement_cache_capacity(32);
     // Lock rows are small and hot; SQLite's own two megabytes a connection would be mostly idle.
     conn.pragma_update(None, "cache_size", -256).map_err(wrong)?;
-    retried(|| layout(&conn, boot)).map_err(|e| e.unwrap_or_else(wrong))?;
+    retried(|| layout(&conn, file, boot, create)).map_err(|e| e.unwrap_or_else(wrong))?;
     Ok(conn)
 }
 
-/// Waits for another's lock in naps, for [`BUSY`] in all, or as long as `hasty` says.
-fn patience(hasty: Arc<AtomicU32>) -> impl FnMut(i32) -> bool + Send + 'static {
+/// The busy handler: waits for another's lock in naps, and says whether to look again.
+fn nap(n: i32) -> bool {
     let clock = Clock::system();
-    let mut start = clock.now();
-    move |n| {
-        if n == 0 {
-            start = clock.now();
-        }
-        let nap = (NAP * (u32::try_from(n).unwrap_or(0) + 1)).min(LONGEST_NAP);
-        // SQLite calls from inside a statement: the thread must wait here. Parking may end early,
-        // which only means one more look.
-        std::thread::park_timeout(nap);
-        let most = match hasty.load(Ordering::Relaxed) {
-            0 => BUSY,
-            ms => Duration::from_millis(ms.into()),
-        };
-        clock.now().since(start) < most
+    if n == 0 {
+        SINCE.set(clock.now());
     }
+    let nap = (NAP * (u32::try_from(n).unwrap_or(0) + 1)).min(LONGEST_NAP);
+    // SQLite calls from inside a statement: the thread must wait here. Parking may end early,
+    // which only means one more look.
+    std::thread::park_timeout(nap);
+    clock.now().since(SINCE.get()) < PATIENCE.get()
 }
 
 /// An error of ours, or one of SQLite's that is still to be told.
 pub(crate) enum Fault {
     Ours(Error),
+    /// There are no tables, and none are to be made. Somebody may be making them.
+    NoTables(Error),
     Sqlite(rusqlite::Error),
 }
 
 impl Fault {
     fn unwrap_or_else(self, f: impl FnOnce(rusqlite::Error) -> Error) -> Error {
         match self {
-            Fault::Ours(e) => e,
+            Fault::Ours(e) | Fault::NoTables(e) => e,
             Fault::Sqlite(e) => f(e),
         }
     }
@@ -109,13 +117,19 @@ impl From<rusqlite::Error> for Fault {
 /// Repeats what loses against another process that opens the same file: the switch to the
 /// write-ahead log answers "busy" without asking the busy handler.
 fn retried(mut work: impl FnMut() -> Result<(), Fault>) -> Result<(), Fault> {
-    let mut nap = patience(Arc::default());
-    let mut n = 0;
+    let clock = Clock::system();
+    let start = clock.now();
     loop {
-        match work() {
-            Err(Fault::Sqlite(e)) if passing(&e) && nap(n) => n += 1,
-            other => return other,
+        let done = work();
+        let most = match &done {
+            Err(Fault::Sqlite(e)) if passing(e) => BUSY,
+            Err(Fault::NoTables(_)) => MAKING,
+            _ => Duration::ZERO,
+        };
+        if clock.now().since(start) >= most {
+            return done;
         }
+        std::thread::park_timeout(LONGEST_NAP);
     }
 }
 
@@ -130,7 +144,7 @@ fn header(conn: &Connection) -> rusqlite::Result<(i32, i32, i64)> {
     ))
 }
 
-fn layout(conn: &Connection, boot: &Boot) -> Result<(), Fault> {
+fn layout(conn: &Connection, file: &Path, boot: &Boot, create: bool) -> Result<(), Fault> {
     // One snapshot: somebody may be making the tables right now.
     conn.execute_batch("BEGIN")?;
     let read = header(conn);
@@ -149,6 +163,9 @@ fn layout(conn: &Connection, boot: &Boot) -> Result<(), Fault> {
                 .with_hint("give the locks a file of their own"),
         ));
     }
+    if !ours && !create {
+        return Err(Fault::NoTables(absent(file)));
+    }
     let mode: String = conn.pragma_query_value(None, "journal_mode", |r| r.get(0))?;
     if mode != "wal" {
         conn.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
@@ -157,13 +174,13 @@ fn layout(conn: &Connection, boot: &Boot) -> Result<(), Fault> {
         return Ok(());
     }
     conn.execute_batch("BEGIN IMMEDIATE")?;
-    let made = create(conn, boot);
+    let made = make(conn, boot);
     conn.execute_batch(if made.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
     Ok(made?)
 }
 
 /// Inside the write lock: whoever comes second finds it done.
-fn create(conn: &Connection, boot: &Boot) -> rusqlite::Result<()> {
+fn make(conn: &Connection, boot: &Boot) -> rusqlite::Result<()> {
     let version: i32 = conn.pragma_query_value(None, "user_version", |r| r.get(0))?;
     if version != 0 {
         return Ok(());

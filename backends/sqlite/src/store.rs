@@ -35,13 +35,20 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens a database, which is made new if there is none.
+    /// Whether there is a database at a path; a client that only looks needs one.
+    #[must_use]
+    pub fn exists(path: impl AsRef<Path>) -> bool {
+        Place::exists(path.as_ref())
+    }
+
+    /// Opens a database, which is made new if there is none, unless the client only looks.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a path that is no file; [`Kind::Refused`] for a file system that is not
     /// known as local, a read-only place or another time namespace; [`Kind::Credentials`] for a
     /// file of somebody else; [`Kind::Layout`] for a newer layout or what is no database of ours;
-    /// [`Kind::Unreachable`] when others keep it locked for nine seconds.
+    /// [`Kind::Unreachable`] when others keep it locked for nine seconds, or when there is none and
+    /// the client only looks.
     ///
     /// # Cancel safety
     /// Dropping it leaves at most an empty database behind.
@@ -57,8 +64,8 @@ impl Sqlite {
     }
 
     fn open_here(path: &Path, options: SqliteOptions) -> Result<Self, Error> {
-        let SqliteOptions { sync, clock, boot_id } = options;
-        let place = Place::prepare(path)?;
+        let SqliteOptions { sync, clock, boot_id, look_only } = options;
+        let place = Place::find(path, !look_only)?;
         let site = format!("sqlite:{}", place.file.display());
         let mut boot = Boot::here()?;
         if let Some(id) = boot_id {
@@ -74,8 +81,8 @@ impl Sqlite {
             let known = Arc::new(Mutex::new(None));
             move || {
                 // Again each time: somebody may have removed the file.
-                let place = Place::prepare(&place.file)?;
-                let ledger = Ledger::open(&place, boot.clone(), clock.clone(), sync)?;
+                let place = Place::find(&place.file, !look_only)?;
+                let ledger = Ledger::open(&place, boot.clone(), clock.clone(), sync, !look_only)?;
                 // All connections of one store to one file must use one -shm file.
                 let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
                 let files = ledger.files();
@@ -91,10 +98,14 @@ impl Sqlite {
             }
         };
         let mut ledger = open().map_err(|e| e.store(&site))?;
-        // An empty transaction: ends the leases of another boot, refuses another time namespace.
-        ledger.begin()?;
-        ledger.finish(&[], &Default::default())?;
-        let post = Post::open(&sockets)?;
+        let post = if look_only {
+            Post::none(&sockets)?
+        } else {
+            // An empty transaction: ends the leases of another boot, refuses another time namespace.
+            ledger.begin()?;
+            ledger.finish(&[], &Default::default())?;
+            Post::open(&sockets)?
+        };
         let front = Lane::start("distlock-sqlite", Some(ledger), open.clone(), post.clone())?;
         let back = Lane::start("distlock-sqlite-bg", None, open, post.clone())?;
         Ok(Self { capability: promise, site, clock, post, front, back })

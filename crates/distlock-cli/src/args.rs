@@ -13,7 +13,8 @@ const EXIT_CODES: &str = "\
 Exit status:
   the command's own with `run` (killed by signal n: 128+n)
   75 busy or timed out (-E)   76 lock lost (--lost-code)   124 held as long as --max-hold allows
-  69 store unreachable        77 credentials refused       78 the store cannot promise that
+  69 store unreachable, or grants nobody yet (quarantine after a restart), whatever -E says
+  77 credentials refused      78 the store cannot promise that
   64 usage, name or URL       126/127 command not executable / not found
   1  `break`: the lock has another holder            74 output that could not be written
   70/71 a fault of distlock / of the system, such as no free process
@@ -153,7 +154,7 @@ pub(crate) struct Run {
     /// TTL [default: a tenth of the TTL]
     #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Duration>,
-    /// Exit status when the lock is busy; 0 skips without a word
+    /// Exit status when somebody else has the lock; 0 skips without a word
     #[arg(
         short = 'E',
         long,

@@ -1,10 +1,8 @@
 //! Whom a command consists of: the processes of its group, and those that descend from it in a
 //! group of their own, as timeout(1), setsid(1) and shells with job control make one.
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
-use rustix::time::Timespec;
 
 /// One very process: its number, and when it started, since numbers are given out again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,24 +121,12 @@ impl Crew {
         let _ = kill_process_group(self.group, Signal::KILL);
     }
 
-    /// Ends it besides one process, and answers when the others are gone.
-    pub(crate) fn end_others(&mut self, besides: Pid) {
-        loop {
-            let left = self.others(besides);
-            if left.is_empty() {
-                return;
-            }
-            // All before waiting for any: an orphan of one of them could not be found again.
-            let handles: Vec<OwnedFd> = left.iter().filter_map(|p| p.handle()).collect();
-            for handle in &handles {
-                let _ = pidfd_send_signal(handle, Signal::KILL);
-            }
-            for handle in &handles {
-                // Readable once it has ended; one that sits in the kernel is looked at again.
-                let short = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-                let _ = poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&short));
-            }
-        }
+    /// Sends KILL to all besides one process; says whether there was anybody left. Whoever it does
+    /// not end at once (it sleeps in the kernel, or is another user's) is left at the next look.
+    pub(crate) fn kill_others(&mut self, besides: Pid) -> bool {
+        let left = self.others(besides);
+        left.iter().for_each(|process| process.send(Signal::KILL));
+        !left.is_empty()
     }
 }
 

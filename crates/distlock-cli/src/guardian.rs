@@ -8,7 +8,9 @@
 //!    stopped), the group gets TERM, and KILL before the lease can pass on.
 //! 4. If the socket ends without a goodbye (`distlock` was killed), the group gets TERM at once and
 //!    KILL soon after.
-//! 5. Where a lock ends with its process, the guardian has a copy of the lock's descriptor, so
+//! 5. When it has ended the group it leaves it. An empty group takes nobody in, so a `distlock` that
+//!    was stopped just before the start of the command cannot start it after the deadline.
+//! 6. Where a lock ends with its process, the guardian has a copy of the lock's descriptor, so
 //!    that the lock, too, ends only after the command; it then asks for a moment only, since
 //!    others were promised a quick hand-over. Where the kernel gives no copy, it does not ask.
 //!
@@ -29,7 +31,9 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpgid, getpgrp, getpid, getppid, kill_process, pidfd_open, setpgid,
+};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -43,6 +47,15 @@ use crate::group::{Crew, Process};
 const NAME: &str = "distlock-guardian";
 /// How often a group that was asked to end is looked at.
 const LOOK: Duration = Duration::from_millis(20);
+/// How soon after KILL: most processes are gone by then.
+const GLIMPSE: Duration = Duration::from_millis(2);
+/// How often whom KILL did not end is looked at when nobody waits for it any more, and after how many
+/// looks.
+const SELDOM: (u32, Duration) = (250, Duration::from_secs(1));
+
+/// How long to wait for what KILL does not end: a process that sleeps in the kernel, or that became
+/// another user's.
+pub(crate) const GIVE_UP: Duration = Duration::from_secs(5);
 
 /// How long the command has after TERM where the lock ended with its process.
 const MOMENT: Duration = Duration::from_millis(50);
@@ -161,12 +174,17 @@ impl Guardian {
         }
     }
 
-    /// Lets it go: the command has ended. It is gone, and its copies with it, when this returns.
+    /// Lets it go: the command has ended. It is gone, and its copies with it, when this returns,
+    /// unless the kernel itself keeps it.
     pub(crate) fn goodbye(mut self) {
         let _ = self.tell(GOODBYE, BootInstant::FAR, Duration::ZERO);
         drop(self.socket);
         let _ = kill_process(self.pid, Signal::CONT);
-        let _ = self.process.wait();
+        if let Ok(handle) = pidfd_open(self.pid, PidfdFlags::empty()) {
+            let patience = Timespec { tv_sec: GIVE_UP.as_secs() as i64, tv_nsec: 0 };
+            let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&patience));
+        }
+        let _ = self.process.try_wait();
     }
 }
 
@@ -235,23 +253,54 @@ impl Watch {
     }
 
     fn run(mut self) {
+        let mut looks = 0;
         loop {
             let now = self.clock.now();
             match self.end_at {
                 Some(at) if at <= now => {
-                    self.crew.end_others(getpid());
-                    // Whoever slipped in meanwhile goes with us.
-                    return self.crew.end();
+                    if !self.crew.kill_others(getpid()) {
+                        return self.close();
+                    }
+                    looks += 1;
+                    let nap = match looks {
+                        1..=10 => GLIMPSE,
+                        n if self.alone && n > SELDOM.0 => SELDOM.1,
+                        _ => LOOK,
+                    };
+                    // `run` may give up on them: it must not wait for us.
+                    if self.listen(now.plus(nap)) {
+                        return;
+                    }
                 }
                 Some(_) if self.alone && self.crew.others(getpid()).is_empty() => return,
                 None if self.ask_at() <= now => {
                     self.ask(kill_at(self.deadline, self.grace), "is stopped or stuck");
                 }
                 _ => {
-                    if self.listen(now) {
+                    let mut next = self.end_at.unwrap_or_else(|| self.ask_at());
+                    if self.alone {
+                        next = next.min(now.plus(LOOK));
+                    }
+                    if self.listen(next) {
                         return;
                     }
                 }
+            }
+        }
+    }
+
+    /// Leaves the group, as the last one. From then on it takes nobody in: `run` may have been stopped
+    /// between its last look at the deadline and the start of the command, and this process, even when
+    /// it has ended, would keep the group open as long as `run` does not collect it.
+    fn close(&mut self) {
+        let theirs = getppid().and_then(|run| getpgid(Some(run)).ok());
+        if theirs.is_none_or(|group| setpgid(None, Some(group)).is_err()) {
+            // Nobody is left to start anything, and whoever slipped in goes with us.
+            return self.crew.end();
+        }
+        while self.crew.kill_others(getpid()) {
+            if self.listen(self.clock.now().plus(GLIMPSE)) {
+                return;
             }
         }
     }
@@ -269,16 +318,11 @@ impl Watch {
     }
 
     /// Waits for a word or the next moment; true when there is nothing more to do.
-    fn listen(&mut self, now: BootInstant) -> bool {
-        let next = self.end_at.unwrap_or_else(|| self.ask_at());
-        let mut nap = next.since(now);
-        if self.alone {
-            nap = nap.min(LOOK);
-        }
+    fn listen(&mut self, next: BootInstant) -> bool {
         let stdin = io::stdin();
         let mut fds = [PollFd::new(&self.timer, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
         let fds = if self.alone { &mut fds[..1] } else { &mut fds[..] };
-        let set = alarm(&self.timer, now.plus(nap));
+        let set = alarm(&self.timer, next);
         // Without an alarm, look again at once rather than never.
         let timeout = set.is_err().then_some(Timespec { tv_sec: 0, tv_nsec: 1_000_000 });
         if poll(fds, timeout.as_ref()).is_err() {

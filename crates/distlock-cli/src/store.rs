@@ -2,13 +2,42 @@
 
 use std::ffi::OsString;
 
-use distlock::{Connect, Error, Kind, Locks, memory};
+use distlock::memory::{self, Memory};
+use distlock::{Connect, Error, Kind, Locks, Options};
 
 use crate::args::Everywhere;
+use crate::exit::{Failure, Status};
 use crate::printer::Printer;
 
 /// Connects to the store that the arguments or the environment name.
 pub(crate) async fn connect(args: &Everywhere) -> Result<Locks, Error> {
+    match &args.url {
+        Some(url) => options(args)?.connect(url).await,
+        None => options(args)?.connect_default().await,
+    }
+}
+
+/// Connects to look, and creates nothing. A default store that was never used is an empty one in
+/// memory; a store that was named and is not there is a mistake in the name.
+pub(crate) async fn look(args: &Everywhere, printer: Printer) -> Result<Locks, Failure> {
+    if let Some(locks) = find(args).await? {
+        return Ok(locks);
+    }
+    if is_default(args) {
+        printer.note("the default store is not there yet: nobody has taken a lock in it");
+        return Ok(options(args)?.open(Memory::new())?);
+    }
+    let named = args.url.as_deref().unwrap_or("the URL that the environment names");
+    Err(Failure::new(Status::UNREACHABLE, format!("there is no store at {named}"))
+        .hint("check its path; the first `run` or `acquire` creates it"))
+}
+
+/// The store, if it is there: nothing is created.
+pub(crate) async fn find(args: &Everywhere) -> Result<Option<Locks>, Error> {
+    options(args)?.connect_to_look(args.url.as_deref()).await
+}
+
+fn options(args: &Everywhere) -> Result<Options, Error> {
     let mut options = Locks::options();
     // Not clap's `env`: an empty variable means "none" here, as with the URL.
     if let Some(space) = &args.namespace {
@@ -20,10 +49,7 @@ pub(crate) async fn connect(args: &Everywhere) -> Result<Locks, Error> {
         })?;
         options = options.namespace(space.trim());
     }
-    match &args.url {
-        Some(url) => options.connect(url).await,
-        None => options.connect_default().await,
-    }
+    Ok(options)
 }
 
 /// Whether nobody named a store, so that the embedded default is used.

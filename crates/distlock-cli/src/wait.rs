@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use distlock::{Clock, Guard, Lock, Locks, Standing, Token};
+use distlock::{Busy, Clock, Guard, Lock, Locks, Standing, Token};
 use rustix::process::Signal;
 
 use crate::args::{Hold, Wait};
@@ -68,7 +68,10 @@ pub(crate) async fn turn(
             Ok(Ok(guard)) => Ok(Turn::Ours(guard)),
             Ok(Err(busy)) => {
                 close(locks).await;
-                Ok(Turn::Busy(busy.to_string()))
+                match busy.standing.is_refused_to_all() {
+                    false => Ok(Turn::Busy(busy.to_string())),
+                    true => Err(ungranted(&busy)),
+                }
             }
             Err(e) => {
                 close(locks).await;
@@ -76,6 +79,12 @@ pub(crate) async fn turn(
             }
         },
     }
+}
+
+/// Nobody holds the lock, and still nobody gets it: whoever skips a busy lock must not skip this one.
+fn ungranted(busy: &Busy) -> Failure {
+    let hint = "nobody holds it, so this is not busy: wait for it (no -n, or a longer -w)";
+    Failure::new(Status::UNREACHABLE, busy.to_string()).hint(hint)
 }
 
 /// The ask was dropped, which takes it out of the line in the background; wait for that.

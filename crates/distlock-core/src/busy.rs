@@ -40,6 +40,15 @@ pub struct Standing {
     pub note: Option<Arc<str>>,
 }
 
+impl Standing {
+    /// Whether nobody is known to hold the lock and the store grants it to nobody for now: it is in
+    /// quarantine after a restart, or does not answer. That is trouble of the store, not a busy lock.
+    #[must_use]
+    pub fn is_refused_to_all(&self) -> bool {
+        self.holder.is_none() && self.note.is_some()
+    }
+}
+
 /// Not an error: the lock is held by somebody else.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Busy {
@@ -97,7 +106,8 @@ impl fmt::Display for Standing {
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lock {:?} is busy: {}", self.lock.to_string(), self.standing)?;
+        let state = if self.standing.is_refused_to_all() { "granted to nobody" } else { "busy" };
+        write!(f, "lock {:?} is {state}: {}", self.lock.to_string(), self.standing)?;
         if !self.waited.is_zero() {
             write!(f, "; gave up after {}", Human(self.waited))?;
         }

@@ -65,19 +65,60 @@ pub trait Connect: Sized {
     /// # Errors
     /// As [`connect_default`], and for an option that cannot be.
     fn connect_default(self) -> impl Future<Output = Result<Locks, Error>> + Send;
+
+    /// A client that only looks ([`list`](Locks::list), [`show`](Locks::show)): of the store at a
+    /// URL, or of the default one. Where a store is files nothing is created; `None` says that there
+    /// is no database (`sqlite:`) or directory (`file:`) yet, so that nothing can be held there.
+    ///
+    /// # Errors
+    /// As [`connect`] and [`connect_default`].
+    fn connect_to_look(
+        self,
+        url: Option<&str>,
+    ) -> impl Future<Output = Result<Option<Locks>, Error>> + Send;
 }
 
 impl Connect for Options {
     fn connect(self, url: impl AsRef<str>) -> impl Future<Output = Result<Locks, Error>> + Send {
         let url = StoreUrl::parse(url.as_ref());
-        async move { open(self, url?).await }
+        async move { open(self, url?, false).await }
     }
 
     async fn connect_default(self) -> Result<Locks, Error> {
-        match from_environment()? {
-            Some(url) => open(self, StoreUrl::parse(&url)?).await,
-            None => open(self, StoreUrl::parse(&default_url()?)?).await,
+        open(self, StoreUrl::parse(&named_or_default()?)?, false).await
+    }
+
+    fn connect_to_look(
+        self,
+        url: Option<&str>,
+    ) -> impl Future<Output = Result<Option<Locks>, Error>> + Send {
+        let url = match url {
+            Some(url) => StoreUrl::parse(url),
+            None => named_or_default().and_then(|url| StoreUrl::parse(&url)),
+        };
+        async move {
+            let url = url?;
+            if !exists(&url) {
+                return Ok(None);
+            }
+            open(self, url, true).await.map(Some)
         }
+    }
+}
+
+/// The URL of the environment, or of the embedded default.
+fn named_or_default() -> Result<String, Error> {
+    from_environment()?.map_or_else(default_url, Ok)
+}
+
+/// Whether there is anything to look at. A server that is not there is for its client to say.
+fn exists(url: &StoreUrl) -> bool {
+    match url.scheme.as_str() {
+        #[cfg(feature = "sqlite")]
+        "sqlite" if local(url).is_ok() => distlock_sqlite::Sqlite::exists(&url.path),
+        #[cfg(feature = "file")]
+        "file" if local(url).is_ok() => distlock_file::FileStore::exists(&url.path),
+        _ => true,
     }
 }
 
@@ -130,19 +171,20 @@ fn default_url() -> Result<String, Error> {
     Ok(format!("sqlite:{}", path.replace('%', "%25").replace('?', "%3F")))
 }
 
-async fn open(mut options: Options, mut url: StoreUrl) -> Result<Locks, Error> {
+async fn open(mut options: Options, mut url: StoreUrl, look: bool) -> Result<Locks, Error> {
     if let Some(space) = url.take("namespace") {
         options = options.namespace(space);
     }
     if let Some(fence) = url.take("require") {
         options = options.require(fence.parse::<Fence>()?);
     }
-    let backend = backend(url).await?;
+    let backend = backend(url, look).await?;
     options.open(backend)
 }
 
-/// One arm a store.
-async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
+/// One arm a store. One that is files creates none to `look`.
+#[allow(unused_mut, unused_variables)] // without the stores that are files
+async fn backend(mut url: StoreUrl, look: bool) -> Result<Arc<dyn Backend>, Error> {
     match url.scheme.as_str() {
         "memory" => {
             // The host would be dropped, and each client have a store of its own.
@@ -168,7 +210,7 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
             };
             local(&url)?;
             known(&url, &["synchronous"])?;
-            let options = SqliteOptions::new().sync(sync);
+            let options = SqliteOptions::new().sync(sync).look_only(look);
             Ok(Sqlite::open(&url.path, options).await?.into_backend())
         }
         #[cfg(feature = "file")]
@@ -177,7 +219,8 @@ async fn backend(#[allow(unused_mut)] mut url: StoreUrl) -> Result<Arc<dyn Backe
             local(&url)?;
             known(&url, &[])?;
             let path = url.path.clone();
-            let store = engine::unblock(move || FileStore::open(path, FileOptions::default()));
+            let options = FileOptions { look_only: look, ..FileOptions::default() };
+            let store = engine::unblock(move || FileStore::open(path, options));
             Ok(store.await?.into_backend())
         }
         #[cfg(feature = "redis")]

@@ -12,13 +12,13 @@ use crate::{store, wait};
 /// The verb: looks first, and takes it from whom it saw, so that a lock that changed hands in
 /// between is left alone.
 pub(crate) async fn break_(all: &Everywhere, args: &Break, printer: Printer) -> Outcome {
-    let locks = store::connect(all).await?;
+    let locks = store::look(all, printer).await?;
     let found = locks.show(&args.name).await?;
+    wait::close(&locks).await;
     let name = plain(&args.name);
     let holds = found.map(|l| l.holds).unwrap_or_default();
     if holds.is_empty() {
         printer.note(format!("nobody holds {name}: nothing to break"));
-        wait::close(&locks).await;
         return Ok(Status::OK);
     }
     let wanted = |h: &&HoldInfo| args.token.is_none_or(|t| t == h.holder.token);
@@ -32,6 +32,7 @@ pub(crate) async fn break_(all: &Everywhere, args: &Break, printer: Printer) -> 
         .hint("look again with `distlock show`: it has changed hands"));
     }
     let how = if args.now { Force::Now } else { Force::Revoke };
+    let locks = store::connect(all).await?;
     for hold in chosen {
         let token = hold.holder.token;
         if locks.force(&args.name, Some(token), how).await? == Forced::NoMatch {

@@ -8,7 +8,7 @@ use crate::{store, wait};
 
 /// The verb.
 pub(crate) async fn ls(all: &Everywhere, args: &Ls, printer: Printer) -> Outcome {
-    let locks = store::connect(all).await?;
+    let locks = store::look(all, printer).await?;
     let found = locks.list(&args.prefix).await?;
     wait::close(&locks).await;
     if printer.json {

@@ -11,7 +11,7 @@ use crate::args::{Everywhere, Run};
 use crate::child::{Change, Child, Program};
 use crate::exit::{Failure, Outcome, Status};
 use crate::group::{Crew, Process};
-use crate::guardian::{Guardian, kill_at};
+use crate::guardian::{GIVE_UP, Guardian, kill_at};
 use crate::printer::Printer;
 use crate::signals::{Heard, Signals};
 use crate::store;
@@ -23,7 +23,6 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// How often a command that has the terminal is looked at.
 const GLANCE: Duration = Duration::from_secs(1);
-const GIVE_UP: Duration = Duration::from_secs(5);
 const UNSTOPPABLE: &str = "a command under a lock cannot be suspended; it goes on";
 
 /// What can be known to be wrong before anything is started.
@@ -113,6 +112,10 @@ struct Work<'a> {
     ending: Option<(Cause, BootInstant)>,
     /// Somebody's wish to end it was passed on.
     signalled: bool,
+    /// Since when KILL is sent.
+    killing: Option<BootInstant>,
+    /// Somebody wished it to end after KILL was sent, too.
+    impatient: bool,
     guarded: bool,
 }
 
@@ -144,15 +147,29 @@ async fn under(
     if let Some(terminal) = &mut terminal {
         terminal.hand_over(group);
     }
-    let child = match program.start(group, &vars) {
-        Ok(child) => child,
-        Err(failure) => {
+    // After the guardian was told: whoever is stopped between this look and the start comes back to a
+    // group that the guardian has closed, and the start fails.
+    let late = || guard.check().is_err() || clock.now() >= deadline.minus(grace);
+    let started = if late() { Ok(None) } else { program.start(group, &vars).map(Some) };
+    let child = match started {
+        Ok(Some(child)) => child,
+        failed => {
             if let Some(terminal) = &mut terminal {
                 terminal.take_back(group, false);
             }
+            let late = late();
             guardian.goodbye();
             let _ = guard.release().await;
-            return Err(failure);
+            return match failed {
+                Err(failure) if !late => Err(failure),
+                _ => {
+                    let name = &args.name;
+                    printer.warn(format!(
+                        "lock {name:?} was lost before the command could be started; it was not"
+                    ));
+                    Ok(Status(args.lost_code))
+                }
+            };
         }
     };
     let crew = Crew::new(group, Process::of(child.pid()));
@@ -173,6 +190,8 @@ async fn under(
         deadline,
         ending: None,
         signalled: false,
+        killing: None,
+        impatient: false,
         guarded: true,
     };
     let ended = work.watch(&mut signals).await;
@@ -202,6 +221,9 @@ impl Work<'_> {
                 Change::Stopped(signal) => self.stopped(signal),
                 ended => return ended,
             }
+            if self.gives_up() {
+                return Change::Runs;
+            }
             let running = self.ending.is_none();
             tokio::select! {
                 biased;
@@ -230,7 +252,7 @@ impl Work<'_> {
         let now = self.clock.now();
         if let Some((_, at)) = self.ending {
             if at <= now {
-                self.crew.end();
+                self.kill();
                 return now.plus(LOOK);
             }
             return at;
@@ -247,6 +269,18 @@ impl Work<'_> {
         }
         // A renewal moves the deadline without a word: look often enough to pass it on in time.
         ask_at.min(now.plus(self.guard.ttl() / 10))
+    }
+
+    fn kill(&mut self) {
+        self.killing.get_or_insert(self.clock.now());
+        self.crew.end();
+    }
+
+    /// What even KILL does not end sits in the kernel or belongs to another user: waiting for it is
+    /// no use, since the lock is lost anyway or somebody wants this to end.
+    fn gives_up(&self) -> bool {
+        let long = |since| self.clock.now().since(since) > GIVE_UP;
+        self.killing.is_some_and(|since| self.impatient || long(since))
     }
 
     /// The lock is lost, or cannot be kept: asks the command to end while nobody else can have it.
@@ -284,6 +318,7 @@ impl Work<'_> {
         match heard {
             Heard::End(signal) => {
                 self.signalled = true;
+                self.impatient |= self.killing.is_some();
                 self.crew.remember();
                 self.crew.send(signal);
                 // A stopped command hears it only once it goes on.
@@ -334,12 +369,10 @@ impl Work<'_> {
             None => return,
         };
         while !self.crew.others(self.crew.group).is_empty() {
-            let now = self.clock.now();
-            if now >= end_at {
-                self.crew.end();
+            if self.clock.now() >= end_at {
+                self.kill();
             }
-            // What even KILL does not end in time sits in the kernel; the lock is lost anyway.
-            if self.ending.is_some() && now.since(end_at) > GIVE_UP {
+            if self.gives_up() {
                 return;
             }
             tokio::select! {
@@ -360,6 +393,18 @@ impl Work<'_> {
             Some(terminal) => terminal.take_back(self.crew.group, signal.is_some()),
             None => false,
         };
+        let left = match self.killing {
+            Some(_) => self.crew.others(self.crew.group),
+            None => Vec::new(),
+        };
+        if !left.is_empty() {
+            let pids: Vec<String> = left.iter().map(|p| p.pid.to_string()).collect();
+            self.printer.warn(format!(
+                "KILL does not end process {}: it sleeps in the kernel or belongs to another user, \
+                 and may still be at work",
+                pids.join(", ")
+            ));
+        }
         self.guardian.goodbye();
         if self.ending.is_none()
             && !self.signalled

@@ -11,7 +11,7 @@ use crate::{store, wait};
 
 /// The verb.
 pub(crate) async fn show(all: &Everywhere, args: &Show, printer: Printer) -> Outcome {
-    let locks = store::connect(all).await?;
+    let locks = store::look(all, printer).await?;
     let found = locks.show(&args.name).await?;
     let space = locks.namespace().clone();
     wait::close(&locks).await;

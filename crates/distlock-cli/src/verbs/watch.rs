@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use distlock::{Clock, HoldInfo, LockInfo, Name, Token};
+use distlock::{Clock, HoldInfo, LockInfo, Locks, Name, Token};
 use serde_json::{Value, json};
 
 use crate::args::{Everywhere, Watch};
@@ -19,8 +19,9 @@ type Seen = BTreeMap<Name, LockInfo>;
 
 /// The verb. It ends with a signal, or with its reader.
 pub(crate) async fn watch(all: &Everywhere, args: &Watch, printer: Printer) -> Outcome {
-    let locks = store::connect(all).await?;
     let clock = Clock::system();
+    let interval = args.interval.max(OFTEN);
+    let locks = there(all, &clock, interval, printer).await?;
     let mut seen = Seen::new();
     loop {
         let found = locks.list(&args.prefix).await?;
@@ -29,7 +30,26 @@ pub(crate) async fn watch(all: &Everywhere, args: &Watch, printer: Printer) -> O
             say(&change, &clock, printer)?;
         }
         seen = found;
-        clock.sleep(args.interval.max(OFTEN)).await;
+        clock.sleep(interval).await;
+    }
+}
+
+/// Waits for the store: the first lock taken in one that is files creates it, a look does not.
+async fn there(
+    all: &Everywhere,
+    clock: &Clock,
+    interval: Duration,
+    printer: Printer,
+) -> Result<Locks, Failure> {
+    let mut told = false;
+    loop {
+        if let Some(locks) = store::find(all).await? {
+            return Ok(locks);
+        }
+        if !std::mem::replace(&mut told, true) {
+            printer.note("the store is not there yet: the first lock taken in it creates it");
+        }
+        clock.sleep(interval).await;
     }
 }
 

@@ -11,6 +11,8 @@ mod recipes;
 mod redis;
 mod scene;
 mod signals;
+mod start;
 mod terminal;
 mod tickets;
+mod unkillable;
 mod views;

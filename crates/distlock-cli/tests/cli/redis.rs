@@ -66,7 +66,7 @@ fn the_quarantine_is_announced_while_it_lasts() {
     let scene = Scene::memory();
     let told = |done: &Done| done.err.contains("started") && done.err.contains("granting in");
     let hasty = scene.run(&["run", "-n", "--ttl", "2s", "--url", &url, "lock", "--", "true"]);
-    assert!(hasty.code == 75 && told(&hasty), "{hasty:?}");
+    assert!(hasty.code == 69 && told(&hasty), "{hasty:?}");
     let patient = scene.run(&["run", "--ttl", "2s", "--url", &url, "lock", "--", "touch", "ran"]);
     assert!(patient.code == 0 && told(&patient) && scene.path("ran").exists(), "{patient:?}");
     let later = scene.run(&["run", "--ttl", "2s", "--url", &url, "lock", "--", "true"]);
@@ -77,6 +77,37 @@ fn the_quarantine_is_announced_while_it_lasts() {
     let server = host.start(Redis::new());
     let checked = scene.run(&["check", "--url", &format!("redis://{}?max_ttl=8s", server.addr())]);
     assert!(checked.code == 0 && told(&checked), "{checked:?}");
+}
+
+#[test]
+fn a_quarantine_is_not_busy_and_is_never_skipped_quietly() {
+    let host = Host::new();
+    let server = host.start(Redis::new());
+    let scene = Scene::memory();
+    let run = |options: &str, args: &[&str]| {
+        let url = format!("redis://{}?{options}", server.addr());
+        let mut all = vec!["--url", &url];
+        all.extend(args);
+        scene.run(&all)
+    };
+    let first = run("quarantine=off", &["run", "lock", "--", "true"]);
+    assert_eq!(first.code, 0, "{first:?}");
+    server.kill();
+    host.0.block_on(server.again()).unwrap();
+    for code in ["0", "75", "5"] {
+        let ran = ["run", "-n", "-E", code, "lock", "--", "touch", "ran"];
+        let refused = run("max_ttl=60s", &ran);
+        assert_eq!(refused.code, 69, "-E {code} {refused:?}");
+        assert!(refused.err.contains("granting in"), "{refused:?}");
+        assert!(refused.err.contains("hint: nobody holds it"), "{refused:?}");
+        assert!(!scene.path("ran").exists());
+    }
+    let quiet = run("max_ttl=60s", &["-q", "run", "-n", "-E", "0", "lock", "--", "true"]);
+    assert!(quiet.code == 69 && quiet.err.contains("granting in"), "{quiet:?}");
+    let short = run("max_ttl=60s", &["run", "-w", "100ms", "-E", "0", "lock", "--", "true"]);
+    assert!(short.code == 69 && short.err.contains("gave up after"), "{short:?}");
+    let ticket = run("max_ttl=60s", &["acquire", "-n", "--ttl", "2s", "lock"]);
+    assert!(ticket.code == 69 && ticket.out.is_empty(), "{ticket:?}");
 }
 
 #[test]
@@ -134,10 +165,10 @@ fn who_does_not_wait_for_a_quorum_is_not_told_that_it_waits() {
     let url = format!("redlock://{}?node_timeout=5s", hosts.join(","));
     let scene = Scene::memory();
     let hasty = scene.run(&["run", "-n", "--url", &url, "lock", "--", "true"]);
-    assert!(hasty.code == 75 && hasty.err.contains("granting in"), "{hasty:?}");
+    assert!(hasty.code == 69 && hasty.err.contains("granting in"), "{hasty:?}");
     assert!(!hasty.err.contains("waiting"), "{hasty:?}");
-    let quiet = scene.run(&["run", "-n", "-E", "0", "--url", &url, "lock", "--", "true"]);
-    assert!(quiet.code == 0 && quiet.err.is_empty(), "{quiet:?}");
+    let skipped = scene.run(&["run", "-n", "-E", "0", "--url", &url, "lock", "--", "true"]);
+    assert!(skipped.code == 69 && skipped.err.contains("granting in"), "{skipped:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::scene::{Running, Scene};
+use crate::scene::{Done, Running, Scene};
 
 #[test]
 fn ls_and_show_name_holders_and_the_line() {
@@ -28,6 +28,57 @@ fn ls_and_show_name_holders_and_the_line() {
     let (first, second) = (text.find("first").unwrap(), text.find("second").unwrap());
     assert!(text.contains("the holder") && first < second, "{text}");
     assert_eq!(scene.run(&["show", "free"]).out, "free is free\n");
+}
+
+#[test]
+fn looking_creates_nothing() {
+    for (scheme, path) in [("sqlite", "typo/x.db"), ("file", "typo/locks")] {
+        let scene = Scene::memory();
+        let url = format!("{scheme}:{}", scene.path(path).display());
+        for verb in [&["ls"][..], &["ls", "--json"], &["show", "lock"], &["break", "lock"]] {
+            let mut args = vec!["--url", &url];
+            args.extend(verb);
+            let done = scene.run(&args);
+            assert_eq!((done.code, done.out.as_str()), (69, ""), "{args:?} {done:?}");
+            assert!(done.err.contains(path) && done.err.contains("hint: "), "{done:?}");
+        }
+        let args = ["--url", &url, "watch", "--interval", "10ms"];
+        let _watch = scene.start("watch.log", &args);
+        scene.says("watch.log", "not there yet");
+        assert!(!scene.path("typo").exists(), "{url}");
+        // The first lock creates it, and then there is something to look at.
+        assert_eq!(scene.run(&["--url", &url, "run", "lock", "--", "true"]).code, 0);
+        let done = scene.run(&["--url", &url, "ls"]);
+        assert!(done.code == 0 && done.err.contains("nothing is held"), "{done:?}");
+    }
+}
+
+#[test]
+fn looking_at_a_database_makes_no_sockets_and_no_tables() {
+    let scene = Scene::sqlite();
+    assert_eq!(scene.run(&["run", "lock", "--", "true"]).code, 0);
+    let sockets = scene.path("locks.db.distlock");
+    std::fs::remove_dir_all(&sockets).unwrap();
+    assert_eq!(scene.run(&["ls"]).code, 0);
+    assert!(!sockets.exists());
+    let url = format!("sqlite:{}", scene.path("empty.db").display());
+    std::fs::write(scene.path("empty.db"), "").unwrap();
+    assert_eq!(scene.run(&["--url", &url, "ls"]).code, 69);
+    assert_eq!(scene.read("empty.db"), "");
+}
+
+#[test]
+fn a_default_store_that_was_never_used_is_empty_and_stays_away() {
+    let scene = Scene::memory();
+    let look = |args: &[&str]| -> Done {
+        scene.distlock(args).env_remove("DISTLOCK_URL").output().unwrap().into()
+    };
+    for verb in [&["ls"][..], &["show", "lock"], &["break", "lock"]] {
+        let done = look(verb);
+        assert!(done.code == 0 && done.err.contains("not there yet"), "{done:?}");
+    }
+    assert!(look(&["show", "lock"]).out.contains("lock is free"));
+    assert!(!scene.path("state").exists());
 }
 
 #[test]
@@ -66,6 +117,7 @@ fn watch_prints_changes_as_they_happen() {
 #[test]
 fn break_looks_first() {
     let scene = Scene::sqlite();
+    assert_eq!(scene.run(&["run", "lock", "--", "true"]).code, 0);
     let nothing = scene.run(&["break", "lock"]);
     assert_eq!((nothing.code, nothing.out.as_str()), (0, ""));
     assert!(nothing.err.contains("nothing to break"), "{nothing:?}");
