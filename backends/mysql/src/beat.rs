@@ -11,10 +11,10 @@ use distlock_core::state::{LockState, Now, Op, Pulse};
 use distlock_core::{FullName, ReqId};
 use sqlx::{MySqlConnection, Row};
 
-use crate::ledger::{BEGIN, END, Fault, Ledger, odd};
+use crate::ledger::{BEGIN, END, Fault, Ledger, moment, odd, read_moment};
 use crate::line::{self, Line};
 use crate::record::{COLUMNS, Record, rules};
-use crate::sql::{NOW, at, list, micros, run};
+use crate::sql::{NOW, at, list, run};
 
 /// A request, and whether it asks for a permit.
 const PLACE: usize = 16 + 1;
@@ -31,15 +31,16 @@ impl Ledger {
         let [heads, _] = line::select(tables, &at, &[Op::Settle], false);
         let sql = format!(
             "{BEGIN}; SELECT {COLUMNS} FROM {} WHERE {at} FOR UPDATE; \
-             SELECT {NOW} AS now; {heads}; \
+             {}; {heads}; \
              SELECT GROUP_CONCAT(CONCAT(req, permits>0) ORDER BY since SEPARATOR '') AS line \
              FROM {wait} WHERE {at} AND deaf=0 AND deadline>{NOW}",
             tables.lock,
+            read_moment(),
             wait = tables.wait
         );
         let given = run(conn, sql).await?;
         let [_, _, row, clock, heads, places] = given.as_slice() else { return Err(odd()) };
-        let now = micros(clock.rows.first().ok_or_else(odd)?, "now")?;
+        let now = moment(clock)?;
         let Some(record) = row.rows.first().map(Record::read).transpose()? else {
             return Self::not_so(conn).await;
         };

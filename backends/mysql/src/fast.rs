@@ -24,7 +24,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection};
 use crate::ledger::Fault;
 use crate::record::{RELEASED, rules, written};
 use crate::schema::Tables;
-use crate::sql::{NOW, at, hex, run_far};
+use crate::sql::{NOW, READ_ONLY, at, hex, run_far};
 use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, number};
 
 /// A token and how many wait come back as one number: so many bits are the token's. Microseconds
@@ -51,14 +51,15 @@ impl Fast {
              hi=GREATEST(hi+1,{NOW}), block=1, granted={NOW}, expires={NOW}+?, req=?, claim=? \
              WHERE space=? AND name=? AND req IS NULL AND rest IS NULL AND nwait=0 \
              AND delay_until<={NOW} AND hi<4611686018427387904 \
-             AND LOCATE(?,released)=0 AND (cancelled IS NULL OR LOCATE(?,cancelled)=0)"
+             AND LOCATE(?,released)=0 AND (cancelled IS NULL OR LOCATE(?,cancelled)=0) \
+             AND NOT {READ_ONLY}"
         );
         let (all, most) = (1u64 << TOKEN_BITS, (1u64 << TOKEN_BITS) - 1);
         let confirm = format!(
             "UPDATE {table} SET ver=ver+1, token=LAST_INSERT_ID(token+nwait*{all})&{most}, \
              granted={NOW}, expires={NOW}+?, req=?, rest=NULL \
              WHERE space=? AND name=? AND req IS NULL AND claim=? AND expires>{NOW} \
-             AND token<{all} AND nwait<{MANY}"
+             AND token<{all} AND nwait<{MANY} AND NOT {READ_ONLY}"
         );
         let release = format!(
             "UPDATE {table} SET ver=ver+1, \
@@ -162,7 +163,8 @@ impl Fast {
             format!(
                 "UPDATE {table} SET ver=ver+1, \
                  expires={NOW}+LAST_INSERT_ID(GREATEST(expires,{NOW}+{})-{NOW}) \
-                 WHERE {} AND req={} AND rest IS NULL AND nwait=0 AND expires>{NOW}",
+                 WHERE {} AND req={} AND rest IS NULL AND nwait=0 AND expires>{NOW} \
+                 AND NOT {READ_ONLY}",
                 micros(*ttl),
                 at(lock),
                 hex(req.as_bytes())

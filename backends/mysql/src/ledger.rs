@@ -18,15 +18,30 @@ use crate::bell::{News, ring};
 use crate::line::{self, Line};
 use crate::record::{COLUMNS, Record, rules};
 use crate::schema::Tables;
-use crate::sql::{Given, NOW, at, hex, micros, run, run_far};
+use crate::sql::{Given, NOW, READ_ONLY, at, hex, micros, number as number_of, run, run_far};
 use crate::sweep::Pace;
-use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, number};
+use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, demoted, number};
 
 /// Begins a transaction. A client that falls silent in the midst of one must not keep the row: the
 /// server ends a connection that says nothing for so many seconds.
 pub(crate) const BEGIN: &str = "SET SESSION wait_timeout=5; START TRANSACTION";
 /// After a transaction a connection may rest for as long as the server allows.
 pub(crate) const END: &str = "SET SESSION wait_timeout=DEFAULT";
+
+/// Reads the clock, and whether the server may be believed.
+pub(crate) fn read_moment() -> String {
+    format!("SELECT {NOW} AS now, {READ_ONLY} AS read_only")
+}
+
+/// What time it is at a server that takes writes.
+pub(crate) fn moment(given: &Given) -> Result<Micros, Fault> {
+    let row = given.rows.first().ok_or_else(odd)?;
+    // Also where nothing would be written: what a demoted server says about a lock may be over.
+    if number_of(row, "read_only")? != 0 {
+        return Err(Fault::Ours(demoted()));
+    }
+    Ok(micros(row, "now")?)
+}
 
 /// How often the database had to undo or refuse a move of ours because of others.
 #[derive(Debug, Default)]
@@ -131,14 +146,14 @@ impl Ledger {
     ) -> Result<Played, Fault> {
         let (tables, at) = (&self.tables, at(lock));
         let begin = format!(
-            "{BEGIN}; SELECT {COLUMNS} FROM {} WHERE {at} FOR UPDATE; SELECT {NOW} AS now; {}",
+            "{BEGIN}; SELECT {COLUMNS} FROM {} WHERE {at} FOR UPDATE; {}; {}",
             tables.lock,
+            read_moment(),
             line::short(tables, &at, self.short)
         );
         let given = run(conn, begin).await?;
         let [_, _, row, clock, waiters] = given.as_slice() else { return Err(odd()) };
-        let now = clock.rows.first().ok_or_else(odd)?;
-        let now = micros(now, "now")?;
+        let now = moment(clock)?;
         let record = row.rows.first().map(Record::read).transpose()?;
         let (there, record) = (record.is_some(), record.unwrap_or_else(Record::none));
         let mut line = if waiters.rows.len() <= self.short {

@@ -6,8 +6,10 @@
 //!    TTL.
 //! 3. Count the token, and write down who holds the lock, in commits of their own on another
 //!    connection.
-//! 4. Ask now and then whether the connection lives. Its loss is the loss of the lock. One more
-//!    connection for all locks notices at once when the server goes, and has them all looked at.
+//! 4. Ask now and then whether the transaction lives: by a savepoint that was made in it, which ends with
+//!    it. The server may undo a transaction and keep its connection (a proxy that connects anew, a
+//!    cluster that lets another's commit win). Its loss is the loss of the lock. One more connection for
+//!    all locks notices at once when the server goes, and has them all looked at.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,13 +32,17 @@ use sqlx::{MySql, MySqlConnection, Row, Transaction};
 use crate::door::Door;
 use crate::open::Target;
 use crate::schema::Tables;
-use crate::sql::{NOW, at, hex, micros, number, run};
-use crate::trouble::{DEADLOCK, LOCK_WAIT, NOT_NOW, calling, number as code};
+use crate::sql::{NOW, READ_ONLY, at, hex, micros, number, run};
+use crate::trouble::{DEADLOCK, LOCK_WAIT, NOT_NOW, calling, demoted, number as code};
 use crate::{sweep, tokens};
 
 /// One statement waits for the row at most this long, so that a caller who gave up is not granted
 /// the lock much later.
 const SLICE: Duration = Duration::from_secs(1);
+
+/// Made once the row is locked; it lives as long as the transaction. Going back to it undoes nothing
+/// and lets no row go, because nothing is written after it.
+const SAVEPOINT: &str = "distlock";
 
 /// Between two tries within the last second of somebody's patience.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -139,13 +145,16 @@ impl RowLock {
             "SET SESSION innodb_lock_wait_timeout={seconds}; \
              INSERT IGNORE INTO {row} (space, name, used) SELECT {space}, {name}, {NOW} FROM DUAL \
              WHERE NOT EXISTS (SELECT 1 FROM {row} WHERE {which}); \
-             START TRANSACTION; SELECT used FROM {row} WHERE {which} FOR UPDATE{how}"
+             START TRANSACTION; SELECT used FROM {row} WHERE {which} FOR UPDATE{how}; \
+             SAVEPOINT {SAVEPOINT}"
         );
         let locked = session.seat.call(self.timeout + SLICE, move |conn| {
             Box::pin(async move {
                 loop {
                     match run(conn, sql.clone()).await {
-                        Ok(given) if given.last().is_some_and(|g| !g.rows.is_empty()) => {
+                        Ok(given)
+                            if given.iter().rev().nth(1).is_some_and(|g| !g.rows.is_empty()) =>
+                        {
                             return Ok(true);
                         }
                         // It was there a moment ago.
@@ -291,13 +300,13 @@ impl SessionStore for RowLock {
         self.witness.watches().await;
         // The token is only ours if the row still is: it may have passed on before it was counted.
         let asked = self.capability.moment(&self.clock);
-        self.ping(&session).await.map_err(told)?;
+        self.prove(&session).await.map_err(told)?;
         session.min_until = self.clock.now().plus(ask.min_hold);
         Ok(Locked::Held { conn: session, sent: Some(asked), tokens, waiters: 0 })
     }
 
     async fn alive(&self, session: &mut Session) -> Alive {
-        match self.ping(session).await {
+        match self.prove(session).await {
             Ok(()) => Alive::Yes { waiters: 0 },
             Err(_) if session.seat.is_broken() => Alive::No(Why::Gone),
             Err(e) => Alive::Unknown(e),
@@ -308,7 +317,7 @@ impl SessionStore for RowLock {
         self.sweep.step(&self.lane, &self.tables, &self.clock, true);
         let end = End {
             sql: format!(
-                "UPDATE {row} SET used={NOW} WHERE {at}; \
+                "ROLLBACK TO SAVEPOINT {SAVEPOINT}; UPDATE {row} SET used={NOW} WHERE {at}; \
                  DELETE FROM {held} WHERE {at} AND req={req}; COMMIT",
                 row = self.tables.row,
                 held = self.tables.held,
@@ -320,7 +329,7 @@ impl SessionStore for RowLock {
             timeout: self.timeout,
         };
         if self.clock.now() < session.min_until {
-            self.ping(&session).await?;
+            self.prove(&session).await?;
             engine::spawn(async move {
                 end.clock.sleep_until(session.min_until).await;
                 let _ = end.free(session).await;
@@ -384,9 +393,17 @@ impl SessionStore for RowLock {
 }
 
 impl RowLock {
-    async fn ping(&self, session: &Session) -> Result<(), Error> {
-        let asked = session.seat.call(self.timeout, |conn| {
-            Box::pin(async move { run(conn, "DO 1".to_owned()).await.map(drop).map_err(calling) })
+    /// Proves that the transaction with the lock is there, at a server that takes writes: one that was
+    /// demoted keeps its transactions while others lock at the new primary.
+    async fn prove(&self, session: &Session) -> Result<(), Error> {
+        let sql = format!("ROLLBACK TO SAVEPOINT {SAVEPOINT}; SELECT {READ_ONLY} AS read_only");
+        let asked = session.seat.call(self.timeout, move |conn| {
+            Box::pin(async move {
+                let given = run(conn, sql).await.map_err(calling)?;
+                let row = given.get(1).and_then(|g| g.rows.first());
+                let read_only = row.map_or(Ok(0), |r| number(r, "read_only")).map_err(calling)?;
+                if read_only == 0 { Ok(()) } else { Err(demoted()) }
+            })
         });
         asked.await
     }
@@ -454,4 +471,66 @@ pub async fn with_row_lock(
         hex(lock.name.as_str())
     );
     run(tx, sql).await.map(drop).map_err(|e| calling(e).error.during("acquire").lock(&lock))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use distlock_core::{Label, Mode, Owner, Ttl};
+    use distlock_testkit::servers::Mariadb;
+
+    use super::*;
+
+    fn ask(name: &str) -> Ask {
+        Ask {
+            lock: FullName { space: Default::default(), name: Name::new(name).unwrap() },
+            req: ReqId::random(),
+            owner: Owner::new(),
+            mode: Mode::Exclusive,
+            ttl: Ttl::MAX.get(),
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            label: Label::new("a test"),
+            block: NonZeroU32::MIN,
+            patience: Patience::Never,
+        }
+    }
+
+    async fn held(store: &RowLock, name: &str) -> Session {
+        match store.lock(&ask(name), &|_| {}).await.unwrap() {
+            Locked::Held { conn, .. } => conn,
+            Locked::Busy(standing) => panic!("{standing}"),
+        }
+    }
+
+    /// What a server does of its own accord.
+    async fn undo(session: &Session) {
+        let undone = session.seat.call(Duration::from_secs(5), |conn| {
+            Box::pin(async move { run(conn, "ROLLBACK".into()).await.map(drop).map_err(calling) })
+        });
+        undone.await.unwrap();
+    }
+
+    /// The connection lives on and answers; the transaction with the lock does not.
+    #[tokio::test]
+    async fn a_transaction_that_the_server_ended_is_a_lost_lock() {
+        let server = Mariadb::new().start().await.expect("`cargo xtask setup`");
+        let url = format!("{}?algorithm=row-lock", Mariadb::url(&server));
+        let store = RowLock::open(StoreUrl::parse(&url).unwrap()).await.unwrap();
+        let mut session = held(&store, "a").await;
+        assert!(matches!(store.alive(&mut session).await, Alive::Yes { .. }));
+        undo(&session).await;
+        let other = held(&store, "a").await;
+        let alive = store.alive(&mut session).await;
+        assert!(matches!(alive, Alive::No(_)), "{alive:?}");
+        // Nor is it given back as if it had been held, while another has it.
+        assert_eq!(store.unlock(other).await.unwrap(), Released::Released);
+        let session = held(&store, "a").await;
+        undo(&session).await;
+        let other = held(&store, "a").await;
+        assert_eq!(store.unlock(session).await.unwrap(), Released::WasLost);
+        assert_eq!(store.unlock(other).await.unwrap(), Released::Released);
+    }
 }

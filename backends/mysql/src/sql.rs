@@ -14,6 +14,11 @@ use sqlx::{AssertSqlSafe, Either, MySqlConnection, Row};
 /// session's time zone.
 pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01 00:00:00',UTC_TIMESTAMP(6))";
 
+/// Whether the server is set to take no writes, as a primary is that was demoted. Some users may write
+/// there all the same, and would lock beside the users of the new primary. As text: a later MariaDB has
+/// words for it.
+pub(crate) const READ_ONLY: &str = "(CONCAT(@@GLOBAL.read_only) NOT IN ('0','OFF'))";
+
 /// What one statement gave.
 pub(crate) struct Given {
     pub(crate) rows: Vec<MySqlRow>,

@@ -20,11 +20,29 @@ pub(crate) const NO_TABLE: u16 = 1146;
 /// A statement was ended by `KILL QUERY`.
 pub(crate) const INTERRUPTED: u16 = 1317;
 
+/// A savepoint is not known: the transaction that made it has ended.
+pub(crate) const NO_SAVEPOINT: u16 = 1305;
+
+/// A server that takes no writes: it was demoted, or is about to leave its group.
+const DEMOTED: [u16; 4] = [1290, 1792, 1836, 3100];
+
+/// What is said where a server is set to take no writes, though this user may write there.
+pub(crate) fn demoted() -> Trouble {
+    let (what, hint) = NO_WRITES;
+    Trouble { error: Error::new(Kind::Refused, what).with_hint(hint).transient(), broken: true }
+}
+
+const NO_WRITES: (&str, &str) =
+    ("this server takes no writes", "it is a replica or set read_only: name the primary");
+
 /// A statement that failed.
 pub(crate) fn calling(e: sqlx::Error) -> Trouble {
     match number(&e) {
         // The server is going, or ended this very connection.
         Some(1053 | 1927 | 1152 | 1158..=1161 | 3169 | 4031) => Trouble::broken(broke(e)),
+        // The next connection may lead to the new primary. The statement itself did nothing.
+        Some(n) if DEMOTED.contains(&n) => Trouble { error: known(n, e), broken: true },
+        Some(NO_SAVEPOINT) => Trouble { error: rolled_back(e), broken: true },
         Some(n) => Trouble::answered(known(n, e)),
         None => match e {
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => {
@@ -38,6 +56,12 @@ pub(crate) fn calling(e: sqlx::Error) -> Trouble {
             ),
         },
     }
+}
+
+fn rolled_back(e: sqlx::Error) -> Error {
+    Error::new(Kind::Unreachable, "the server has ended the lock's transaction")
+        .because(e)
+        .with_hint("what was tied to it is lost; take the lock again")
 }
 
 fn broke(e: sqlx::Error) -> Error {
@@ -103,11 +127,7 @@ fn known(n: u16, e: sqlx::Error) -> Error {
             "the server has as many connections as it takes",
             "raise max_connections or max_user_connections; a process needs up to three",
         ),
-        1290 | 1792 | 1836 | 3100 => (
-            Kind::Refused,
-            "this server takes no writes",
-            "it is a replica or set read_only: name the primary",
-        ),
+        n if DEMOTED.contains(&n) => (Kind::Refused, NO_WRITES.0, NO_WRITES.1),
         1665 => (
             Kind::Refused,
             "this server logs statements instead of rows, which READ COMMITTED does not allow",
@@ -136,7 +156,8 @@ fn known(n: u16, e: sqlx::Error) -> Error {
     };
     let error = Error::new(kind, what).because(e).with_hint(hint);
     match n {
-        DEADLOCK | LOCK_WAIT | 1021 | 1114 | 1041 | 1037 | 1290 | 1792 | 1836 => error.transient(),
+        DEADLOCK | LOCK_WAIT | 1021 | 1114 | 1041 | 1037 => error.transient(),
+        n if DEMOTED.contains(&n) => error.transient(),
         _ => error,
     }
 }

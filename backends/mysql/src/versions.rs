@@ -12,8 +12,8 @@ use sqlx::{MySqlConnection, Row};
 use crate::door::Door;
 use crate::open::Target;
 use crate::schema::Tables;
-use crate::sql::{NOW, at, hex, micros, number, run, run_far};
-use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, number as code};
+use crate::sql::{NOW, READ_ONLY, at, hex, micros, number, run, run_far};
+use crate::trouble::{DEADLOCK, LOCK_WAIT, calling, demoted, number as code};
 
 /// How long a row that is idle is kept: it remembers the highest token.
 const RETENTION: u64 = 24 * 3600 * 1_000_000;
@@ -62,11 +62,15 @@ async fn read(
     };
     // The lock is let go at the end of each statement. It is there so that a proxy does not ask a
     // replica. The time is read first: early rather than late.
-    let mut sql = vec![format!("SELECT {NOW} AS now")];
+    let mut sql = vec![format!("SELECT {NOW} AS now, {READ_ONLY} AS read_only")];
     sql.extend(locks.iter().map(one));
     let given = run(conn, sql.join(";")).await.map_err(calling)?;
     let (clock, rows) = given.split_first().ok_or_else(none)?;
-    let now = micros(clock.rows.first().ok_or_else(none)?, "now").map_err(calling)?;
+    let clock = clock.rows.first().ok_or_else(none)?;
+    if number(clock, "read_only").map_err(calling)? != 0 {
+        return Err(demoted());
+    }
+    let now = micros(clock, "now").map_err(calling)?;
     let rows = rows.iter().map(|g| g.rows.first().map(row).transpose());
     Ok((rows.collect::<Result<_, _>>()?, now))
 }

@@ -1,15 +1,18 @@
 //! Servers one cannot work with: each is a clear error that says what to do, soon.
 
 use distlock_core::{Error, Kind, Outcome};
+use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{Certs, Imposter, Mariadb, Port, Server};
 use sqlx::Connection;
 
-use crate::kit::{LONG, Named, ask, connect, give_back, run, soon, start, take, url};
+use crate::kit::{LONG, Named, ask, connect, give_back, ms, run, soon, start, take, url};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("wrong_passwords_and_databases_are_told_apart", logins),
     ("a_user_who_may_not_create_is_told_how_to_get_the_tables", no_rights),
     ("a_server_that_is_read_only_is_refused", read_only),
+    ("a_demoted_primary_is_left_for_a_new_connection", demoted),
+    ("what_a_demoted_primary_says_is_not_believed", not_believed),
     ("tls_is_spoken_checked_and_refused", tls),
     ("no_server_and_no_mysql_are_told_apart_and_soon", imposters),
     ("as_many_connections_as_it_takes_is_unreachable", too_many),
@@ -80,6 +83,46 @@ fn read_only() {
         let e = soon("an answer", locks.lock("a").try_acquire()).await.unwrap_err();
         assert_eq!(e.kind(), Kind::Refused, "{e:?}");
         assert!(e.hint().unwrap().contains("primary"), "{e:?}");
+    });
+}
+
+/// Behind an address that leads to whoever is primary, a new connection is what it takes to get there.
+fn demoted() {
+    run(async {
+        let server = start(Mariadb::new().user("app", "s3cret", "ALL")).await;
+        ask(&server, "REVOKE SUPER, READ ONLY ADMIN ON *.* FROM 'app'@'%'");
+        for query in ["algorithm=line", "algorithm=version", "algorithm=row-lock"] {
+            let proxy = Proxy::to(server.addr()).await.unwrap();
+            let url = format!("mysql://app:s3cret@{}/test?{query}", proxy.addr());
+            let locks = connect(&url).await.unwrap();
+            give_back(take(&locks, "a", LONG).await).await;
+            ask(&server, "SET GLOBAL read_only = 1");
+            let before = proxy.accepted();
+            let e = soon("an answer", locks.lock("a").try_acquire()).await.unwrap_err();
+            assert_eq!((e.kind(), e.is_transient()), (Kind::Refused, true), "{query} {e:?}");
+            assert!(proxy.accepted() > before, "{query}: it stays where it is");
+            ask(&server, "SET GLOBAL read_only = 0");
+            give_back(take(&locks, "a", LONG).await).await;
+        }
+    });
+}
+
+/// Root may write at a server that was demoted, and would lock there beside the users of the new
+/// primary: what it holds ends, and it is granted nothing.
+fn not_believed() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        for query in ["algorithm=line", "algorithm=version", "algorithm=row-lock"] {
+            let locks = connect(&url(server.addr(), query)).await.unwrap();
+            let held = take(&locks, "a", ms(1500)).await;
+            ask(&server, "SET GLOBAL read_only = 1");
+            soon("it is lost", held.lost()).await;
+            for name in ["a", "b"] {
+                let e = soon("an answer", locks.lock(name).try_acquire()).await.unwrap_err();
+                assert_eq!(e.kind(), Kind::Refused, "{query} {name} {e:?}");
+            }
+            ask(&server, "SET GLOBAL read_only = 0");
+        }
     });
 }
 
