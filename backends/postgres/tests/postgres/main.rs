@@ -5,6 +5,7 @@
 
 mod child;
 mod crash;
+mod durable;
 mod errors;
 mod in_transaction;
 mod kit;
@@ -29,6 +30,7 @@ fn main() {
         Some(AT_ONCE),
         &[
             crash::TRIALS,
+            durable::TRIALS,
             errors::TRIALS,
             in_transaction::TRIALS,
             replies::TRIALS,
