@@ -29,7 +29,7 @@ use crate::call::call;
 use crate::door::Door;
 use crate::ear::Ear;
 use crate::look;
-use crate::moves::{self, BATCH};
+use crate::moves::{self, BATCH, batches};
 use crate::options::PostgresOptions;
 use crate::quiet::Quiet;
 use crate::short;
@@ -244,9 +244,9 @@ impl LeaseStore for Postgres {
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        let mut pulses = Vec::with_capacity(waiting.len());
-        for batch in waiting.chunks(BATCH) {
-            let batch: Arc<[_]> = batch.into();
+        let mut pulses = vec![Pulse::Unknown; waiting.len()];
+        for places in batches(waiting, |(key, _)| &key.lock) {
+            let batch: Arc<[_]> = places.iter().map(|i| waiting[*i].clone()).collect();
             let (say, via) = (self.say.clone(), self.ear.via());
             let call = call!(
                 self.lane(),
@@ -256,8 +256,8 @@ impl LeaseStore for Postgres {
             );
             let replies: Vec<Reply> =
                 call.await.map_err(|e| e.during("heartbeat").store(&self.site))?;
-            for reply in replies {
-                pulses.push(answer::pulsed(reply)?);
+            for (i, reply) in places.into_iter().zip(replies) {
+                pulses[i] = answer::pulsed(reply)?;
             }
         }
         Ok(pulses)
