@@ -25,7 +25,7 @@ use distlock_core::state::{Pulse, Reply, answer};
 use distlock_core::{BootInstant, Clock, Error, FullName, Kind, ReqId, Store, Token, engine};
 use distlock_sql::Lane;
 
-use crate::call::call;
+use crate::call::{call, call_once};
 use crate::door::Door;
 use crate::ear::Ear;
 use crate::look;
@@ -315,8 +315,9 @@ impl LeaseStore for Postgres {
     ) -> Result<Forced, Error> {
         self.quiet.stir(lock);
         let (say, name) = (self.say.clone(), lock.clone());
+        // Without a token it means whoever holds the lock, and that may be another one the next time.
         let call =
-            call!(self.lane(), [say, name], conn, moves::force(conn, &say, &name, token, how));
+            call_once!(self.lane(), [say, name], conn, moves::force(conn, &say, &name, token, how));
         call.await.and_then(answer::forced).map_err(self.told("force", lock))
     }
 

@@ -7,6 +7,7 @@ mod child;
 mod crash;
 mod durable;
 mod errors;
+mod forced;
 mod in_transaction;
 mod kit;
 mod replies;
@@ -32,6 +33,7 @@ fn main() {
             crash::TRIALS,
             durable::TRIALS,
             errors::TRIALS,
+            forced::TRIALS,
             in_transaction::TRIALS,
             replies::TRIALS,
             sessions::TRIALS,
