@@ -107,10 +107,9 @@ BEGIN
       IF mine IS NULL AND h.phase = 0 AND h.owner = p_owner THEN mine := h.mode; END IF;
     END LOOP;
     IF kind IS NULL AND p_mode > 0 AND l.queued > 0 THEN
-      -- All who wait for permits wait for the same number of them.
-      SELECT w.mode INTO b FROM distlock.waiter w
-        WHERE w.lock = l.id AND w.mode > 0 AND w.mode <> p_mode LIMIT 1;
-      IF FOUND THEN
+      -- All who wait for permits wait for the same number of them: to look at one is enough.
+      SELECT w.mode INTO b FROM distlock.waiter w WHERE w.lock = l.id AND w.mode > 0 LIMIT 1;
+      IF b <> p_mode THEN
         kind := 4;
         a := 0;
       END IF;
@@ -194,6 +193,10 @@ END $$;
 -- Says that waiters are alive: one row for each, in order. State 0 in line (with how many ahead and
 -- when something could change by itself), 1 its turn, 2 not known. Waiters of one lock stand
 -- together, and locks in the order of their names, so that two calls never wait for each other.
+--
+-- Those of one lock are heard of together, and the line is counted once for all of them. One after the
+-- other only where a beat may change the line for the next: somebody may be let in, or one of them was
+-- passed over.
 CREATE OR REPLACE FUNCTION distlock.heartbeat(
   p_spaces text[], p_names text[], p_reqs bytea[], p_waits bigint[], p_via text,
   OUT state int, OUT ahead bigint, OUT time_left bigint)
@@ -204,15 +207,54 @@ DECLARE
   h distlock.hold;
   r record;
   stirred boolean;
+  i int := 1;                             -- the next one
+  last int := 0;                          -- of its lock
+  beats bytea[];
+  waits bigint[];
+  turns bytea[];
 BEGIN
-  FOR i IN 1 .. cardinality(p_reqs) LOOP
-    IF i = 1 OR p_spaces[i] <> p_spaces[i - 1] OR p_names[i] <> p_names[i - 1] THEN
+  WHILE i <= cardinality(p_reqs) LOOP
+    IF i > last THEN
       IF i > 1 THEN PERFORM distlock.finish(l, n); END IF;
+      last := i;
+      WHILE p_spaces[last + 1] = p_spaces[i] AND p_names[last + 1] = p_names[i] LOOP
+        last := last + 1;
+      END LOOP;
       l := distlock.start(p_spaces[i], p_names[i]);
       n := distlock.now_us();
       r := distlock.drop_ended(l, n);
       l := r.l;
       stirred := r.stirred;
+    END IF;
+    beats := p_reqs[i:last];
+    IF NOT stirred AND (l.deaf = 0 OR NOT EXISTS (SELECT FROM distlock.waiter w
+        WHERE w.lock = l.id AND w.req = ANY (beats) AND w.deaf)) THEN
+      waits := p_waits[i:last];
+      turns := '{}';
+      FOR k IN 1 .. cardinality(l.holds) LOOP
+        h := l.holds[k];
+        IF h.phase < 2 THEN turns := turns || h.req; END IF;
+        IF h.phase = 1 AND h.req = ANY (beats) THEN
+          h.deadline := greatest(h.deadline, n + waits[array_position(beats, h.req)]);
+          h.via := p_via;
+          l.holds[k] := h;
+        END IF;
+      END LOOP;
+      IF l.queued > 0 THEN
+        UPDATE distlock.waiter w SET deadline = greatest(w.deadline, n + b.wait), via = p_via
+          FROM unnest(beats, waits) AS b (req, wait) WHERE w.lock = l.id AND w.req = b.req;
+      END IF;
+      RETURN QUERY SELECT
+        CASE WHEN b.req = ANY (turns) THEN 1 WHEN w.req IS NULL THEN 2 ELSE 0 END, w.before,
+        CASE WHEN w.mode > 0 THEN many.till WHEN w.mode <= 0 THEN one.till END
+        FROM unnest(beats) WITH ORDINALITY AS b (req, place)
+        CROSS JOIN distlock.time_left(l, 1, n) AS many (till)
+        CROSS JOIN distlock.time_left(l, 0, n) AS one (till)
+        LEFT JOIN (SELECT q.req, q.mode, rank() OVER (ORDER BY q.since) - 1 AS before
+          FROM distlock.waiter q WHERE q.lock = l.id AND l.queued > 0) w ON w.req = b.req
+        ORDER BY b.place;
+      i := last + 1;
+      CONTINUE;
     END IF;
     r := distlock.hear(l, p_reqs[i], p_waits[i], p_via, n);
     l := r.l;
@@ -231,6 +273,7 @@ BEGIN
         (SELECT w.mode FROM distlock.waiter w WHERE w.lock = l.id AND w.req = p_reqs[i]), n);
     END IF;
     RETURN NEXT;
+    i := i + 1;
   END LOOP;
   IF cardinality(p_reqs) > 0 THEN
     PERFORM distlock.need_not_last();

@@ -21,11 +21,12 @@ BEGIN
   END LOOP;
 END $$;
 
--- Takes away a few rows that are over, never one that somebody works on.
+-- Takes away a few rows that are over, never one that somebody works on. The clock is read once, in a
+-- subselect: a VOLATILE function in the condition itself would be called for every row of the table.
 CREATE OR REPLACE FUNCTION distlock.sweep(p_most int) RETURNS void LANGUAGE sql AS $$
   WITH gone AS (
     DELETE FROM distlock.lock WHERE ctid = ANY (ARRAY(
-      SELECT ctid FROM distlock.lock WHERE kept_until > 0 AND kept_until < distlock.now_us()
+      SELECT ctid FROM distlock.lock WHERE kept_until > 0 AND kept_until < (SELECT distlock.now_us())
       ORDER BY kept_until LIMIT p_most FOR UPDATE SKIP LOCKED))
     RETURNING id
   ), line AS (

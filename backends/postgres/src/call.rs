@@ -10,4 +10,14 @@ macro_rules! call {
         })
     };
 }
-pub(crate) use call;
+
+/// The same for what must not be repeated.
+macro_rules! call_once {
+    ($lane:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
+        $lane.call_once(move |$conn| {
+            $(let $kept = $kept.clone();)*
+            Box::pin(async move { $call.await.map_err($crate::trouble::trouble) })
+        })
+    };
+}
+pub(crate) use {call, call_once};

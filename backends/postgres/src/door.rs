@@ -19,20 +19,23 @@ use crate::trouble::{refusal, standby, trouble};
 /// * statements are planned once: one that looks cheaper for some values is otherwise planned at
 ///   every call, which costs more than it saves;
 /// * a client that is gone is noticed within seconds.
+///
+/// What is as it should be is set all the same: the server's configuration may change later, and a
+/// connection follows it in everything that was not set on the connection itself.
 pub(crate) const OURS: &str = "SET search_path = pg_catalog, pg_temp; \
     SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
     SELECT set_config(s, '0', false) \
       FROM unnest(ARRAY['lock_timeout', 'idle_session_timeout', 'transaction_timeout']) s \
-      WHERE current_setting(s, true) <> '0'; \
+      WHERE current_setting(s, true) IS NOT NULL; \
     SELECT set_config(s, 'off', false) FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'jit']) s \
-      WHERE current_setting(s, true) = 'on'; \
+      WHERE current_setting(s, true) IS NOT NULL; \
     SELECT set_config('plan_cache_mode', 'force_generic_plan', false) \
-      WHERE current_setting('plan_cache_mode', true) <> 'force_generic_plan'; \
+      WHERE current_setting('plan_cache_mode', true) IS NOT NULL; \
     SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
     SET tcp_user_timeout = 10000";
 /// And a grant is on disk before it is told.
-const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false) \
-      WHERE current_setting('synchronous_commit') = 'off'";
+const DURABLE: &str = "SELECT set_config('synchronous_commit', CASE s WHEN 'off' THEN 'on' ELSE s END, false) \
+      FROM current_setting('synchronous_commit') s";
 /// What a connection must be to be of use.
 const FIT: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
     current_setting('server_encoding')";
@@ -56,10 +59,11 @@ impl Door {
         Self { to, setup }
     }
 
-    /// For the version algorithm, whose connections may be a pooler's: what is set on one may be
-    /// somebody else's next, so nothing is that others could not live with.
+    /// For the version algorithm, whose connections may be a pooler's: the next transaction may run
+    /// on another one, and this one be somebody else's. So nothing is set on it; each statement says
+    /// for itself what it needs.
     pub(crate) fn plain(to: PgConnectOptions) -> Self {
-        Self { to, setup: format!("{DURABLE}; {FIT}") }
+        Self { to, setup: FIT.to_owned() }
     }
 
     /// Connections that a lock is tied to. Statements there may wait for as long as the caller does;

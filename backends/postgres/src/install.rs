@@ -6,10 +6,22 @@ use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 use crate::statements::{CODE, DDL, Schema, TABLES};
 
 /// Asked of the catalogue's tables: what `to_regclass` says may be older than the lock we waited for.
-const SCHEMA_THERE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)";
+const SCHEMA_THERE: &str =
+    "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = @NAME)";
 const LAYOUT_THERE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-    WHERE n.nspname = $1 AND c.relname = 'layout')";
+    WHERE n.nspname = @NAME AND c.relname = 'layout')";
+
+/// Asks whether something of a schema is there: in one message, because nothing stays prepared on a
+/// connection that is a pooler's.
+async fn is_there(
+    conn: &mut PgConnection,
+    asked: &str,
+    schema: &Schema,
+) -> Result<bool, sqlx::Error> {
+    let asked = asked.replace("@NAME", &format!("'{}'", schema.name()));
+    sqlx::raw_sql(AssertSqlSafe(asked)).fetch_one(conn).await?.try_get(0)
+}
 
 /// What is there.
 enum There {
@@ -43,16 +55,14 @@ pub(crate) async fn install(
 async fn make(conn: &mut PgConnection, schema: &Schema) -> Result<Result<(), Error>, sqlx::Error> {
     let ours = "SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = 0";
     sqlx::raw_sql(ours).execute(&mut *conn).await?;
-    let wait = sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(DDL);
-    conn.execute(wait).await?;
+    conn.execute(AssertSqlSafe(format!("SELECT pg_advisory_xact_lock({DDL})"))).await?;
     let mut texts = Vec::new();
     match look(conn, schema).await? {
         Err(e) => return Ok(Err(e)),
         Ok(There::Code(code)) if code >= CODE => return Ok(Ok(())),
         Ok(There::Code(_)) => {}
         Ok(There::Nothing) => {
-            let there: bool =
-                sqlx::query_scalar(SCHEMA_THERE).bind(schema.name()).fetch_one(&mut *conn).await?;
+            let there = is_there(conn, SCHEMA_THERE, schema).await?;
             // Somebody who may not create schemas may have been given one.
             texts.extend((!there).then(|| schema.create()));
             texts.push(schema.tables());
@@ -70,12 +80,10 @@ async fn look(
     schema: &Schema,
 ) -> Result<Result<There, Error>, sqlx::Error> {
     let table = schema.fill("distlock.layout");
-    let there: bool =
-        sqlx::query_scalar(LAYOUT_THERE).bind(schema.name()).fetch_one(&mut *conn).await?;
-    if !there {
+    if !is_there(conn, LAYOUT_THERE, schema).await? {
         return Ok(Ok(There::Nothing));
     }
-    let row = sqlx::query(AssertSqlSafe(format!("SELECT tables, code FROM {table}")))
+    let row = sqlx::raw_sql(AssertSqlSafe(format!("SELECT tables, code FROM {table}")))
         .fetch_optional(&mut *conn)
         .await?;
     let Some(row) = row else { return Ok(Ok(There::Code(0))) };

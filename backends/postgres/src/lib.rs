@@ -4,6 +4,8 @@
 mod address;
 mod call;
 #[cfg(test)]
+mod costs;
+#[cfg(test)]
 mod differential;
 mod door;
 mod ear;

@@ -13,8 +13,10 @@ use sqlx::{AssertSqlSafe, Error, Executor, PgConnection, Postgres, Row, SqlSafeS
 
 use crate::statements::Statements;
 
-/// How many at most go into one call: it locks them all until it is done.
+/// How many locks at most go into one call: it locks them all until it is done.
 pub(crate) const BATCH: usize = 100;
+/// And how many waiters: those of one lock have their line counted once a call.
+const WAITERS: usize = 1000;
 
 /// A number of the mode, as the tables have it.
 pub(crate) fn number_of(mode: Mode) -> i32 {
@@ -162,6 +164,27 @@ fn order<T>(items: &[T], lock: impl Fn(&T) -> &FullName) -> Vec<usize> {
     let mut order: Vec<usize> = (0..items.len()).collect();
     order.sort_by(|a, b| lock(&items[*a]).cmp(lock(&items[*b])));
     order
+}
+
+/// The places of waiters that go into one call each: those of one lock together.
+pub(crate) fn batches<T>(items: &[T], lock: impl Fn(&T) -> &FullName) -> Vec<Vec<usize>> {
+    let (mut batches, mut locks) = (Vec::<Vec<usize>>::new(), 0);
+    for i in order(items, &lock) {
+        match batches.last_mut() {
+            Some(batch) if batch.len() < WAITERS => {
+                let another = batch.last().is_none_or(|b| lock(&items[*b]) != lock(&items[i]));
+                locks += usize::from(another);
+                if locks <= BATCH {
+                    batch.push(i);
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        locks = 1;
+        batches.push(vec![i]);
+    }
+    batches
 }
 
 /// The answers of a batch, back in the order of the questions.

@@ -7,6 +7,7 @@ use distlock_core::seam::Backend;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, Error, Store};
 use distlock_sql::{Lane, Trouble, Versioned};
+use sqlx::Row;
 
 use crate::address;
 use crate::door::Door;
@@ -24,6 +25,11 @@ use crate::version::{self, States};
 
 /// The schemes of the PostgreSQL stores.
 pub const SCHEMES: [&str; 2] = ["postgres", "postgresql"];
+
+/// Whether a commit that is answered outlives a power cut: it is on disk (that it is waited for we
+/// see to ourselves), and a page that was half written then is made whole.
+const DURABLE: &str =
+    "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'";
 
 /// Connects to the store that a URL of one of [`SCHEMES`] names, and makes its tables if there are
 /// none.
@@ -82,8 +88,8 @@ async fn prepare(lane: &Lane<Door>, schema: Schema) -> Result<bool, Error> {
         Box::pin(async move {
             let installed = install::install(conn, &schema).await.map_err(trouble)?;
             installed.map_err(Trouble::answered)?;
-            let durable = sqlx::query_scalar("SELECT current_setting('fsync') = 'on'");
-            durable.fetch_one(conn).await.map_err(trouble)
+            let durable = sqlx::raw_sql(DURABLE).fetch_one(conn).await;
+            durable.and_then(|row| row.try_get(0)).map_err(trouble)
         })
     })
     .await

@@ -40,8 +40,9 @@ const SESSION_FAILOVER: &str = "A standby that takes over knows of no session: f
                                 holder at the old primary may believe in its lock, and tokens go on \
                                 rising only if the standby had the latest, or its clock is right.";
 
-const FSYNC: &str = "The server does not put commits on disk (fsync is off): a crash of its machine may \
-                     forget the last grants and tokens, or everything.";
+const FSYNC: &str = "The server does not keep commits through a crash of its machine (fsync or \
+                     full_page_writes is off): the last grants and tokens may be forgotten, or \
+                     everything.";
 
 /// What a store promises under these options; `durable` when the server puts every commit on disk
 /// before it answers.

@@ -29,7 +29,7 @@ use distlock_sql::{Lane, Seat, Seats, Witness};
 use sqlx::PgConnection;
 use tokio::sync::Notify;
 
-use crate::call::call;
+use crate::call::{call, call_once};
 use crate::door::Door;
 use crate::grip::{self, Grip, Has, Say, Wish, fatal};
 use crate::options::PostgresOptions;
@@ -463,8 +463,13 @@ impl SessionStore for Sessions {
             ));
         }
         let (looks, name, grip) = (Arc::clone(&self.looks), lock.clone(), self.grip);
-        let call =
-            call!(self.lane, [looks, name], conn, look::force(conn, &looks, grip, &name, token));
+        // Without a token it means whoever holds the lock, and that may be another one the next time.
+        let call = call_once!(
+            self.lane,
+            [looks, name],
+            conn,
+            look::force(conn, &looks, grip, &name, token)
+        );
         match call.await {
             Ok(true) => Ok(Forced::Done),
             Ok(false) => Ok(Forced::NoMatch),

@@ -12,7 +12,7 @@ pub(crate) const TABLES: i32 = 1;
 /// The revision of the functions this build brings along. Programs of an earlier one go on with their own
 /// plain statements beside them: what changes the meaning of a row or the parts of a hold is another
 /// layout.
-pub(crate) const CODE: i32 = 6;
+pub(crate) const CODE: i32 = 7;
 
 /// Whoever makes or changes tables holds this advisory lock, one at a time: "distlock" in numbers.
 pub(crate) const DDL: i64 = 0x6469_7374_6c6f_636b;
@@ -28,6 +28,22 @@ const TAKE: &str = include_str!("../sql/take.sql");
 const CONFIRM: &str = include_str!("../sql/confirm.sql");
 const GIVE: &str = include_str!("../sql/give.sql");
 const LOOK: &str = include_str!("../sql/look.sql");
+
+/// What a role needs that uses locks and does not make tables; the laws are run as such a role.
+const GRANTS: &str = "-- For each role that uses locks:
+-- GRANT USAGE ON SCHEMA distlock TO app;
+-- GRANT SELECT ON distlock.layout TO app;
+-- and for the default:
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.lock, distlock.waiter, distlock.spent TO app;
+-- or for ?algorithm=version:
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.state TO app;
+-- or for ?algorithm=advisory and row-lock:
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.held TO app;
+-- GRANT SELECT, INSERT, DELETE ON distlock.waiting TO app;
+-- GRANT SELECT ON distlock.signs TO app;
+-- and for row-lock also:
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.rowlock TO app;
+";
 
 /// The longest identifier that the server does not cut.
 const LONGEST: usize = 63;
@@ -108,11 +124,7 @@ pub fn schema(name: &str) -> Result<String, Error> {
     let schema = Schema::new(name)?;
     let parts =
         [schema.guard(), schema.create(), schema.tables(), schema.functions(), schema.mark()];
-    let grant = "-- For each role that uses locks:\n\
-        -- GRANT USAGE ON SCHEMA distlock TO role;\n\
-        -- GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA distlock TO role;\n\
-        -- GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA distlock TO role;\n";
-    Ok(format!("BEGIN;\n{}COMMIT;\n{}", parts.join("\n"), grant.replace("distlock", name)))
+    Ok(format!("BEGIN;\n{}COMMIT;\n{}", parts.join("\n"), GRANTS.replace("distlock", name)))
 }
 
 /// The statements of the moves.
@@ -150,6 +162,24 @@ impl Statements {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The laws are run with what the pages say.
+    #[test]
+    fn the_pages_and_what_is_printed_say_the_same_about_rights() {
+        let pages = [
+            include_str!("../../../docs/stores/postgres.md"),
+            include_str!("../../../docs/stores/postgres-version.md"),
+            include_str!("../../../docs/stores/postgres-advisory.md"),
+            include_str!("../../../docs/stores/postgres-row-lock.md"),
+        ];
+        let granted = |text: &'static str| {
+            let lines = text.lines().map(|l| l.trim_start_matches("-- "));
+            lines.filter(|l| l.starts_with("GRANT")).collect::<std::collections::BTreeSet<_>>()
+        };
+        let said = pages.into_iter().flat_map(granted).collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(granted(GRANTS), said);
+        assert_eq!(granted(GRANTS).len(), 8);
+    }
 
     #[test]
     fn another_schema_is_meant_everywhere() {

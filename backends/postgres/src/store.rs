@@ -25,11 +25,11 @@ use distlock_core::state::{Pulse, Reply, answer};
 use distlock_core::{BootInstant, Clock, Error, FullName, Kind, ReqId, Store, Token, engine};
 use distlock_sql::Lane;
 
-use crate::call::call;
+use crate::call::{call, call_once};
 use crate::door::Door;
 use crate::ear::Ear;
 use crate::look;
-use crate::moves::{self, BATCH};
+use crate::moves::{self, BATCH, batches};
 use crate::options::PostgresOptions;
 use crate::quiet::Quiet;
 use crate::short;
@@ -244,9 +244,9 @@ impl LeaseStore for Postgres {
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        let mut pulses = Vec::with_capacity(waiting.len());
-        for batch in waiting.chunks(BATCH) {
-            let batch: Arc<[_]> = batch.into();
+        let mut pulses = vec![Pulse::Unknown; waiting.len()];
+        for places in batches(waiting, |(key, _)| &key.lock) {
+            let batch: Arc<[_]> = places.iter().map(|i| waiting[*i].clone()).collect();
             let (say, via) = (self.say.clone(), self.ear.via());
             let call = call!(
                 self.lane(),
@@ -256,8 +256,8 @@ impl LeaseStore for Postgres {
             );
             let replies: Vec<Reply> =
                 call.await.map_err(|e| e.during("heartbeat").store(&self.site))?;
-            for reply in replies {
-                pulses.push(answer::pulsed(reply)?);
+            for (i, reply) in places.into_iter().zip(replies) {
+                pulses[i] = answer::pulsed(reply)?;
             }
         }
         Ok(pulses)
@@ -315,8 +315,9 @@ impl LeaseStore for Postgres {
     ) -> Result<Forced, Error> {
         self.quiet.stir(lock);
         let (say, name) = (self.say.clone(), lock.clone());
+        // Without a token it means whoever holds the lock, and that may be another one the next time.
         let call =
-            call!(self.lane(), [say, name], conn, moves::force(conn, &say, &name, token, how));
+            call_once!(self.lane(), [say, name], conn, moves::force(conn, &say, &name, token, how));
         call.await.and_then(answer::forced).map_err(self.told("force", lock))
     }
 

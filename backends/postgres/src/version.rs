@@ -1,5 +1,8 @@
 //! `?algorithm=version`: the whole state of a lock in one row, changed only if its version is still
 //! what it was when it was read. Plain statements and one table, nothing else of the database.
+//!
+//! A statement is one message with its values in it, so one transaction on whichever connection a
+//! pooler has for it: what is prepared or set on a connection would not be there the next time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,34 +19,97 @@ use crate::statements::Schema;
 /// How many connections the process has: one may be kept waiting by a listing.
 pub(crate) const CONNECTIONS: usize = 2;
 /// How many rows a sweep looks at.
-const WINDOW: i64 = 200;
-
-/// The statements. Time is read while the rows are, after the moment they are seen as of. A new
-/// row's version is the time, so that one that was swept and made again has no version twice.
-const READ: &str = "SELECT s.version, s.state, @NOW FROM unnest($1::text[], $2::text[]) \
-    WITH ORDINALITY AS k (space, name, place) LEFT JOIN distlock.state s \
-    ON s.space = k.space AND s.name = k.name ORDER BY k.place";
-const INSERT: &str = "INSERT INTO distlock.state (space, name, version, state, idle_from) \
-    VALUES ($1, $2, @NOW, $3, $4) ON CONFLICT DO NOTHING";
-const UPDATE: &str = "UPDATE distlock.state SET version = version + 1, state = $3, idle_from = $4 \
-    WHERE space = $1 AND name = $2 AND version = $5";
-const PAGE: &str = "SELECT s.version, s.state, @NOW, s.name FROM (SELECT) one LEFT JOIN LATERAL ( \
-    SELECT version, state, name FROM distlock.state WHERE space = $1 AND name >= $2 \
-    AND name <= $3 AND name > $4 ORDER BY name LIMIT $5) s ON true ORDER BY s.name";
-const SWEEP: &str = "WITH window_of AS MATERIALIZED (SELECT space, name, idle_from \
-    FROM distlock.state WHERE (space, name) > ($1, $2) ORDER BY space, name LIMIT $3), \
-    gone AS (DELETE FROM distlock.state s USING window_of w WHERE s.space = w.space \
-    AND s.name = w.name AND s.idle_from < @NOW - 86400000000) \
-    SELECT space, name FROM window_of ORDER BY space DESC, name DESC LIMIT 1";
+const WINDOW: usize = 200;
+/// The database's clock, in microseconds.
 const NOW: &str = "(extract(epoch FROM pg_catalog.clock_timestamp()) \
     OPERATOR(pg_catalog.*) 1000000)::bigint";
+/// This very transaction is on disk before it is answered: what was set on the connection may have
+/// been set by somebody else, behind a pooler.
+const DURABLE: &str = "CASE WHEN pg_catalog.current_setting('synchronous_commit') \
+    OPERATOR(pg_catalog.=) 'off' \
+    THEN pg_catalog.set_config('synchronous_commit', 'on', true) END";
 
-struct Statements {
-    read: Arc<str>,
-    insert: Arc<str>,
-    update: Arc<str>,
-    page: Arc<str>,
-    sweep: Arc<str>,
+/// A text as a literal that means the same whatever the server's settings are. There is no NUL in a
+/// name, nor in a state.
+fn quote(text: &str) -> String {
+    format!("E'{}'", text.replace('\\', r"\\").replace('\'', "''"))
+}
+
+/// The statements, for one schema.
+pub(crate) struct Statements {
+    table: String,
+}
+
+impl Statements {
+    pub(crate) fn new(schema: &Schema) -> Self {
+        Self { table: schema.fill("distlock.state") }
+    }
+
+    /// Time is read while the rows are, after the moment they are seen as of. Each row is found by its
+    /// key: the LIMIT keeps the planner from reading the whole table for a join.
+    fn read(&self, locks: &[FullName]) -> String {
+        let all = |part: fn(&FullName) -> &str| {
+            locks.iter().map(|l| quote(part(l))).collect::<Vec<_>>().join(",")
+        };
+        let (spaces, names) = (all(|l| l.space.as_str()), all(|l| l.name.as_str()));
+        let table = &self.table;
+        format!(
+            "SELECT s.version, s.state, {NOW} FROM unnest(ARRAY[{spaces}]::text[], \
+             ARRAY[{names}]::text[]) WITH ORDINALITY AS k (space, name, place) \
+             LEFT JOIN LATERAL (SELECT version, state FROM {table} t \
+             WHERE t.space = k.space AND t.name = k.name LIMIT 1) s ON true ORDER BY k.place"
+        )
+    }
+
+    /// A new row's version is the time, so that one that was swept and made again has no version
+    /// twice.
+    fn write(&self, row: &Write) -> String {
+        let (space, name) = (quote(row.lock.space.as_str()), quote(row.lock.name.as_str()));
+        let state = quote(&row.text);
+        let idle_from = i64::try_from(row.idle_from.0).unwrap_or(i64::MAX);
+        let table = &self.table;
+        match row.was {
+            None => format!(
+                "INSERT INTO {table} (space, name, version, state, idle_from) \
+                 VALUES ({space}, {name}, {NOW}, {state}, {idle_from}) \
+                 ON CONFLICT DO NOTHING RETURNING {DURABLE}"
+            ),
+            Some(was) => format!(
+                "UPDATE {table} SET version = version + 1, state = {state}, \
+                 idle_from = {idle_from} WHERE space = {space} AND name = {name} \
+                 AND version = {} RETURNING {DURABLE}",
+                was.cast_signed()
+            ),
+        }
+    }
+
+    fn page(&self, page: &Page) -> String {
+        let (space, low, high) =
+            (quote(page.space.as_str()), quote(&page.prefix), quote(&behind(&page.prefix)));
+        let after = quote(page.after.as_ref().map_or("", Name::as_str));
+        let (table, limit) = (&self.table, page.limit);
+        format!(
+            "SELECT s.version, s.state, {NOW}, s.name FROM (SELECT) one LEFT JOIN LATERAL ( \
+             SELECT version, state, name FROM {table} WHERE space = {space} AND name >= {low} \
+             AND name <= {high} AND name > {after} ORDER BY name LIMIT {limit}) s ON true \
+             ORDER BY s.name"
+        )
+    }
+
+    /// Looks at some rows after this one and deletes what has been idle for a day. That is looked at
+    /// again once the row is locked: somebody may have taken the lock meanwhile.
+    fn sweep(&self, (space, name): &(String, String)) -> String {
+        let (space, name, table) = (quote(space), quote(name), &self.table);
+        format!(
+            "WITH seen AS MATERIALIZED (SELECT space, name, idle_from, ctid AS place \
+             FROM {table} WHERE (space, name) > ({space}, {name}) \
+             ORDER BY space, name LIMIT {WINDOW}), \
+             gone AS (DELETE FROM {table} s WHERE s.ctid = ANY (ARRAY( \
+             SELECT w.place FROM seen w WHERE w.idle_from < {NOW} - 86400000000)) \
+             AND s.idle_from < {NOW} - 86400000000) \
+             SELECT space, name FROM seen ORDER BY space DESC, name DESC LIMIT 1"
+        )
+    }
 }
 
 /// The rows of the version algorithm.
@@ -64,28 +130,17 @@ impl States {
         capability: Capability,
         schema: &Schema,
     ) -> Self {
-        let say = |text: &str| schema.fill(text).replace("@NOW", NOW).into();
-        let say = Statements {
-            read: say(READ),
-            insert: say(INSERT),
-            update: say(UPDATE),
-            page: say(PAGE),
-            sweep: say(SWEEP),
-        };
-        let clock = Clock::system();
-        Self { capability, site, clock, lane, say: Arc::new(say), swept: Mutex::default() }
+        let (say, clock) = (Arc::new(Statements::new(schema)), Clock::system());
+        Self { capability, site, clock, lane, say, swept: Mutex::default() }
     }
 }
 
-async fn read(
+pub(crate) async fn read(
     conn: &mut PgConnection,
     say: &Statements,
     locks: &[FullName],
 ) -> Result<(Vec<Option<Row>>, Micros), sqlx::Error> {
-    let spaces: Vec<&str> = locks.iter().map(|l| l.space.as_str()).collect();
-    let names: Vec<&str> = locks.iter().map(|l| l.name.as_str()).collect();
-    let query = sqlx::query(AssertSqlSafe(say.read.clone())).bind(spaces).bind(names);
-    let found = query.fetch_all(conn).await?;
+    let found = sqlx::raw_sql(AssertSqlSafe(say.read(locks))).fetch_all(conn).await?;
     let mut now = Micros::default();
     let mut rows = Vec::with_capacity(found.len());
     for row in &found {
@@ -112,15 +167,7 @@ async fn write(
 ) -> Result<Vec<bool>, sqlx::Error> {
     let mut won = Vec::with_capacity(rows.len());
     for row in rows {
-        let text = if row.was.is_some() { &say.update } else { &say.insert };
-        let mut query = sqlx::query(AssertSqlSafe(text.clone()))
-            .bind(row.lock.space.as_str())
-            .bind(row.lock.name.as_str())
-            .bind(row.text.as_str())
-            .bind(i64::try_from(row.idle_from.0).unwrap_or(i64::MAX));
-        if let Some(was) = row.was {
-            query = query.bind(was.cast_signed());
-        }
+        let query = sqlx::raw_sql(AssertSqlSafe(say.write(row)));
         won.push(match query.execute(&mut *conn).await {
             Ok(done) => done.rows_affected() == 1,
             // Somebody else had the row, and was waited for in vain or had changed it since.
@@ -143,14 +190,7 @@ async fn page(
     say: &Statements,
     page: &Page,
 ) -> Result<(Vec<(Name, Row)>, Micros), sqlx::Error> {
-    let found = sqlx::query(AssertSqlSafe(say.page.clone()))
-        .bind(page.space.as_str())
-        .bind(page.prefix.as_str())
-        .bind(behind(&page.prefix))
-        .bind(page.after.as_ref().map_or("", Name::as_str))
-        .bind(i64::try_from(page.limit).unwrap_or(i64::MAX))
-        .fetch_all(conn)
-        .await?;
+    let found = sqlx::raw_sql(AssertSqlSafe(say.page(page))).fetch_all(conn).await?;
     let mut now = Micros::default();
     let mut rows = Vec::with_capacity(found.len());
     for row in &found {
@@ -162,17 +202,12 @@ async fn page(
     Ok((rows, now))
 }
 
-async fn sweep(
+pub(crate) async fn sweep(
     conn: &mut PgConnection,
     say: &Statements,
     after: &(String, String),
 ) -> Result<(String, String), sqlx::Error> {
-    let last = sqlx::query(AssertSqlSafe(say.sweep.clone()))
-        .bind(after.0.as_str())
-        .bind(after.1.as_str())
-        .bind(WINDOW)
-        .fetch_optional(conn)
-        .await?;
+    let last = sqlx::raw_sql(AssertSqlSafe(say.sweep(after))).fetch_optional(conn).await?;
     // At the end, from the beginning again.
     let Some(last) = last else { return Ok(Default::default()) };
     Ok((last.try_get(0)?, last.try_get(1)?))
@@ -216,5 +251,16 @@ impl Rows for States {
 
     async fn close(&self) {
         self.lane.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_literal_ends_where_its_text_does() {
+        assert_eq!(quote("a"), "E'a'");
+        assert_eq!(quote(r"it's \ \'"), r"E'it''s \\ \\'''");
     }
 }

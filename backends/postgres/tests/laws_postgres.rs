@@ -1,4 +1,8 @@
 //! The laws every store must pass, over one PostgreSQL: a schema for each law.
+
+#[path = "laws/grants.rs"]
+mod grants;
+
 use std::sync::Arc;
 
 use distlock_core::Locks;
@@ -16,7 +20,9 @@ suite!(
         capability(&PostgresOptions::new(), true),
         |_| Box::pin(async {
             let (server, schema) = Postgres::shared().await?;
-            let url = format!("postgres://postgres@{}/postgres?schema={schema}", server.addr());
+            let page = include_str!("../../../docs/stores/postgres.md");
+            grants::prepare(&server, &schema, page).await?;
+            let url = format!("postgres://{schema}@{}/postgres?schema={schema}", server.addr());
             Ok(Made::with(url, server))
         }),
         |url| {

@@ -1,5 +1,7 @@
 //! The laws every store must pass, with `?algorithm=row-lock`.
 
+#[path = "laws/grants.rs"]
+mod grants;
 #[path = "laws/sessions.rs"]
 mod sessions;
 

@@ -1,4 +1,8 @@
 //! The laws every store must pass, with `?algorithm=version`.
+
+#[path = "laws/grants.rs"]
+mod grants;
+
 use std::sync::Arc;
 
 use distlock_core::Locks;
@@ -16,8 +20,10 @@ suite!(
         capability(&PostgresOptions::new().algorithm(Algorithm::Version), true),
         |_| Box::pin(async {
             let (server, schema) = Postgres::shared().await?;
+            let page = include_str!("../../../docs/stores/postgres-version.md");
+            grants::prepare(&server, &schema, page).await?;
             let url = format!(
-                "postgres://postgres@{}/postgres?schema={schema}&algorithm=version",
+                "postgres://{schema}@{}/postgres?schema={schema}&algorithm=version",
                 server.addr()
             );
             Ok(Made::with(url, server))

@@ -18,10 +18,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use distlock_core::lease::{Ears, Wake};
-use distlock_core::seam::{Event, Key};
-use distlock_core::state::{Claim, Effects, Hold, LockState, Micros, Now, Op, Phase, Reply, Rules};
+use distlock_core::seam::{Event, Force, Key};
+use distlock_core::state::{
+    Claim, Effects, Hold, LockState, Micros, Now, Op, Phase, Reply, Rules, Step,
+};
 use distlock_core::teeth::{self, Bug};
-use distlock_core::{BootInstant, Error, FullName, Kind, Why};
+use distlock_core::{BootInstant, Error, FullName, Kind, Token, Why};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
@@ -67,6 +69,8 @@ struct Pending {
     until: BootInstant,
     not_before: BootInstant,
     lost: u32,
+    /// Of a force without a token: whose holds it is about.
+    meant: Option<Vec<Token>>,
 }
 
 pub(crate) struct Desk<R> {
@@ -179,6 +183,7 @@ impl<R: Rows> Desk<R> {
                 until,
                 not_before: now,
                 lost: 0,
+                meant: None,
             });
         }
         let replies = (0..missing).map(|_| None).collect();
@@ -220,11 +225,11 @@ impl<R: Rows> Desk<R> {
         let mut writes = Vec::new();
         let mut played = Vec::new();
         for (lock, row) in locks.into_iter().zip(rows) {
-            let Some(moves) = by_lock.remove(&lock) else {
+            let Some(mut moves) = by_lock.remove(&lock) else {
                 self.look(&lock, row, now);
                 continue;
             };
-            match play(&lock, row, &moves, now) {
+            match play(&lock, row, &mut moves, now) {
                 Err(e) => moves.iter().for_each(|p| self.answer(p, Err(e.clone()))),
                 Ok(Played { replies, state, write: None, .. }) => {
                     self.watch(&lock, &state, None);
@@ -388,7 +393,7 @@ struct Unsure {
 fn play(
     lock: &FullName,
     row: Option<Row>,
-    moves: &[Pending],
+    moves: &mut [Pending],
     now: Micros,
 ) -> Result<Played, Error> {
     let mut state = match &row {
@@ -398,7 +403,10 @@ fn play(
     let before = state.clone();
     let (mut replies, mut effects) = (Vec::new(), Vec::new());
     for p in moves {
-        let step = state.step(&p.op, Now { lease: now, wall: now }, &rules());
+        let step = match p.op {
+            Op::Force { token: None, how } => force(&mut state, &mut p.meant, how, now),
+            _ => state.step(&p.op, Now { lease: now, wall: now }, &rules()),
+        };
         replies.push(step.reply);
         effects.push(step.effects);
     }
@@ -410,6 +418,31 @@ fn play(
     let idle_from = idle_from(&state);
     let write = Write { lock: lock.clone(), was: row.map(|r| r.version), text, idle_from };
     Ok(Played { replies, effects, state, write: Some(write) })
+}
+
+/// Takes the lock away from whoever holds it when this is first tried. A write whose answer was lost
+/// is tried again, on a state that may have another holder by then.
+fn force(state: &mut LockState, meant: &mut Option<Vec<Token>>, how: Force, now: Micros) -> Step {
+    let (now, rules) = (Now { lease: now, wall: now }, rules());
+    let mut all = state.step(&Op::Settle, now, &rules);
+    let meant = meant.get_or_insert_with(|| {
+        let mut tokens: Vec<_> =
+            state.holds.iter().filter_map(|h| Token::new(h.token).ok()).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    });
+    all.reply = Reply::NoMatch;
+    for token in meant {
+        let step = state.step(&Op::Force { token: Some(*token), how }, now, &rules);
+        if step.reply == Reply::Forced {
+            all.reply = Reply::Forced;
+        }
+        all.effects.turns.extend(step.effects.turns);
+        all.effects.contended.extend(step.effects.contended);
+        all.effects.revoked.extend(step.effects.revoked);
+    }
+    all
 }
 
 /// A row's text as a state.

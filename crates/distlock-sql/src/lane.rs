@@ -40,7 +40,7 @@ pub struct Trouble {
     /// What.
     pub error: Error,
     /// Whether the connection is of no use any more. What was asked for is then tried once more on
-    /// a new one: every call of a store may be repeated.
+    /// a new one, unless it may be done once only.
     pub broken: bool,
 }
 
@@ -88,12 +88,12 @@ impl<O: Opens> Lane<O> {
         Self { jobs: Mutex::new(Some(tx)), ended: AsyncMutex::new(ended), clock, bound }
     }
 
-    /// Does something on a connection. `work` may be called a second time, when the connection
-    /// broke under the first.
+    /// Does something on a connection that is idempotent: `work` is called a second time when the
+    /// connection broke under the first.
     ///
     /// # Errors
     /// What `work` says, and [`Kind::Unreachable`] when there is no connection or no answer in
-    /// time.
+    /// time; not applied if it was never sent.
     ///
     /// # Cancel safety
     /// Dropping it takes back what was not sent yet; what was sent is finished.
@@ -102,9 +102,33 @@ impl<O: Opens> Lane<O> {
         T: Send + 'static,
         F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
     {
+        self.ask(work, false).await
+    }
+
+    /// Does something that is not idempotent: it is sent once, on a connection made for it, because
+    /// one that the server ended meanwhile would leave its outcome unknown.
+    ///
+    /// # Errors
+    /// As [`Lane::call`]; with an unknown outcome when the connection broke under it.
+    ///
+    /// # Cancel safety
+    /// As [`Lane::call`].
+    pub async fn call_once<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
+    {
+        self.ask(work, true).await
+    }
+
+    async fn ask<T, F>(&self, work: F, once: bool) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
+    {
         let (answer, reply) = oneshot::channel();
         let until = self.clock.now().plus(self.bound);
-        let call = Call { work, answer, result: None, until, bound: self.bound };
+        let call = Call { work, answer, result: None, until, bound: self.bound, once };
         let sent = match &*lock(&self.jobs) {
             Some(jobs) => jobs.send(Box::new(call)).is_ok(),
             None => false,
@@ -144,6 +168,8 @@ trait Job<C>: Send {
     fn is_wanted(&self) -> bool;
     fn until(&self) -> BootInstant;
     fn bound(&self) -> Duration;
+    /// Whether it must not be repeated.
+    fn is_once(&self) -> bool;
     /// Does it; says whether the connection broke.
     fn run<'c>(&'c mut self, conn: &'c mut C) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
     /// Tells what came out.
@@ -158,6 +184,7 @@ struct Call<T, F> {
     result: Option<Result<T, Error>>,
     until: BootInstant,
     bound: Duration,
+    once: bool,
 }
 
 impl<C, T, F> Job<C> for Call<T, F>
@@ -176,6 +203,10 @@ where
 
     fn bound(&self) -> Duration {
         self.bound
+    }
+
+    fn is_once(&self) -> bool {
+        self.once
     }
 
     fn run<'c>(&'c mut self, conn: &'c mut C) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>> {
@@ -234,14 +265,26 @@ impl<O: Opens> Worker<O> {
 
     async fn serve(&mut self, mut job: Boxed<O::Conn>) {
         let (until, clock) = (job.until(), self.clock.clone());
+        let (bound, once) = (job.bound(), job.is_once());
+        if once {
+            self.conn = None;
+        }
         let mut sent = false;
-        for last in [false, true] {
-            let conn = match self.connected(until, job.bound()).await {
+        let told = |e: Error, sent| if sent { e.unknown() } else { e.not_applied() };
+        for last in [once, true] {
+            // Its time may have been over before its turn came: to send it would throw away the
+            // connection, whose answer nobody would read.
+            let conn = match until.since(clock.now()) {
+                Duration::ZERO => Err(late(bound)),
+                _ => self.connected(until, bound).await,
+            };
+            let left = until.since(clock.now());
+            let conn = match conn {
+                Ok(_) if left.is_zero() => return job.fail(told(late(bound), sent)),
                 Ok(conn) => conn,
-                Err(e) => return job.fail(if sent { e.unknown() } else { e.not_applied() }),
+                Err(e) => return job.fail(told(e, sent)),
             };
             sent = true;
-            let left = until.since(clock.now());
             match clock.timeout(left, job.run(conn)).await {
                 Some(false) => return job.tell(),
                 Some(true) => {
@@ -253,7 +296,6 @@ impl<O: Opens> Worker<O> {
                 None => {
                     // Its answer would be taken for that of the next statement.
                     self.conn = None;
-                    let bound = job.bound();
                     return job.fail(late(bound).unknown());
                 }
             }

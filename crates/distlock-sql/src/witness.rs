@@ -3,7 +3,10 @@
 //! A lock that is tied to a connection ends with it, and the driver of the database tells nobody
 //! before the connection is used again. So one more connection, for all locks of a client, waits
 //! inside a statement: when the server goes, its answer is an error at once, and everything that is
-//! held is looked at. It may have ended alone; then the look finds nothing wrong.
+//! held is looked at. It may have ended alone; then the look finds nothing wrong. Or it ended before
+//! the others: a server that shuts down may still answer for a session that it is about to end. So
+//! everything is looked at again whenever a connection does not come about, and once when it has: a
+//! server lets nobody in before all sessions that it was ending are gone.
 
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
@@ -78,7 +81,7 @@ impl Witness {
     }
 
     /// Waits until it watches, or failed to: a server that has no connection left for it is used
-    /// without, and its end is noticed when a lock is next renewed.
+    /// without, and its end is noticed at the next try to connect, two seconds later at most.
     ///
     /// # Cancel safety
     /// May be dropped at any time.
@@ -147,19 +150,28 @@ impl<O: Dozes> Watch<O> {
         }
     }
 
+    /// Has everything looked at that is held.
+    fn tell(&self) {
+        if let Some(ears) = self.ears.get() {
+            ears(Wake::Everybody);
+        }
+    }
+
     async fn serve(&self, state: &watch::Sender<State>) {
         let mut pause = PAUSE.0;
+        let mut first = true;
         loop {
             match self.clock.timeout(self.bound, self.opens.open()).await {
                 Some(Ok(conn)) => {
                     pause = PAUSE.0;
                     turn(state, |_| State::Watches);
+                    if !std::mem::replace(&mut first, false) {
+                        self.tell();
+                    }
                     self.watch(conn).await;
                     turn(state, |_| State::Away(0));
                     tracing::debug!("the connection that watches the server has ended");
-                    if let Some(ears) = self.ears.get() {
-                        ears(Wake::Everybody);
-                    }
+                    self.tell();
                 }
                 failed => {
                     let e = failed.and_then(Result::err);
@@ -168,6 +180,8 @@ impl<O: Dozes> Watch<O> {
                         State::Away(n) => State::Away(n + 1),
                         other => other,
                     });
+                    first = false;
+                    self.tell();
                 }
             }
             tokio::select! {
@@ -245,11 +259,31 @@ mod tests {
         for n in 1..=3 {
             witness.watches().await;
             assert_eq!(server.opened.load(Ordering::SeqCst), n);
+            if n > 1 {
+                assert_eq!(heard.recv().await, Some(Wake::Everybody), "of its return");
+            }
             server.end.notify_one();
-            assert_eq!(heard.recv().await, Some(Wake::Everybody));
+            assert_eq!(heard.recv().await, Some(Wake::Everybody), "of its end");
         }
         witness.close();
         witness.watches().await;
+    }
+
+    /// The first look may come before the server has ended the session that is looked at.
+    #[tokio::test]
+    async fn it_tells_again_while_it_cannot_come_back() {
+        let server = Arc::new(Dies::default());
+        let witness = Witness::new(Arc::clone(&server), Clock::system(), LONG);
+        let (tx, mut heard) = mpsc::unbounded_channel();
+        witness.listen(Arc::new(move |wake| drop(tx.send(wake))));
+        witness.watches().await;
+        *server.refuses.lock().unwrap() = true;
+        server.end.notify_one();
+        let clock = Clock::system();
+        for _ in 0..3 {
+            let told = clock.timeout(Duration::from_secs(10), heard.recv()).await;
+            assert_eq!(told.expect("told again"), Some(Wake::Everybody));
+        }
     }
 
     #[tokio::test]

@@ -13,7 +13,12 @@ use distlock_testkit::{Made, Road, Suite};
 pub(crate) async fn start(algorithm: Algorithm) -> Result<Made, Error> {
     let server = Postgres::new().set("max_connections", "1000").start().await?;
     let (at, word) = (server.addr(), algorithm.word());
-    let url = format!("postgres://postgres@{at}/postgres?algorithm={word}&sessions=400");
+    let page = match algorithm {
+        Algorithm::RowLock => include_str!("../../../../docs/stores/postgres-row-lock.md"),
+        _ => include_str!("../../../../docs/stores/postgres-advisory.md"),
+    };
+    crate::grants::prepare(&server, "distlock", page).await?;
+    let url = format!("postgres://distlock@{at}/postgres?algorithm={word}&sessions=400");
     Ok(Made::with(url, server))
 }
 

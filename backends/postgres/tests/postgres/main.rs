@@ -5,7 +5,9 @@
 
 mod child;
 mod crash;
+mod durable;
 mod errors;
+mod forced;
 mod in_transaction;
 mod kit;
 mod replies;
@@ -29,7 +31,9 @@ fn main() {
         Some(AT_ONCE),
         &[
             crash::TRIALS,
+            durable::TRIALS,
             errors::TRIALS,
+            forced::TRIALS,
             in_transaction::TRIALS,
             replies::TRIALS,
             sessions::TRIALS,

@@ -9,6 +9,7 @@ use distlock_testkit::fellow::Fellow;
 use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{Postgres, Server};
 use distlock_testkit::the_end_is_told_at_once;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::errors::refused_in_time;
 use crate::kit::{
@@ -32,6 +33,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("two_hundred_waiters_stay_within_their_sessions", bounded),
     ("a_killed_server_ends_session_locks_and_loses_no_token", killed),
     ("the_end_of_the_server_is_told_at_once_and_not_at_a_renewal", told_at_once),
+    ("the_end_of_the_server_is_told_though_the_first_look_came_before_it", looked_early),
     ("a_watch_that_is_ended_alone_ends_no_lock_and_comes_back", ended_alone),
     ("session_locks_of_eight_processes_outlive_a_restart", eight),
     ("a_killed_process_leaves_the_servers_line", dead_waiter),
@@ -394,6 +396,36 @@ fn told_at_once() {
 
 const WATCH: &str =
     "FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'";
+
+/// The connection that watches ends before the others do: they are looked at while they live, and it
+/// does not come back before the server is gone.
+fn looked_early() {
+    run(async {
+        for query in ALGORITHMS {
+            let server = Postgres::new().start().await.unwrap();
+            let locks = client(&server, query).await;
+            let held = take_for(&locks, "a", LONG).await;
+            let other = format!("postgres://postgres@{}/postgres", server.addr());
+            let mut other = PgConnection::connect(&other).await.unwrap();
+            let ask = async |other: &mut PgConnection, asked: &str| -> String {
+                let asked = AssertSqlSafe(asked.to_owned());
+                sqlx::query_scalar(asked).fetch_one(other).await.unwrap()
+            };
+            let looked = "SELECT a.query_start::text FROM pg_stat_activity a \
+                JOIN distlock.held h USING (pid)";
+            let before = ask(&mut other, looked).await;
+            // No new connection comes about from here on.
+            let shut = "UPDATE pg_database SET datallowconn = false";
+            sqlx::raw_sql(shut).execute(&mut other).await.unwrap();
+            let end = format!("SELECT count(pg_terminate_backend(pid))::text {WATCH}");
+            until("the watch is ended", async || ask(&mut other, &end).await == "1").await;
+            until("it is looked at", async || ask(&mut other, looked).await != before).await;
+            assert!(held.check().is_ok(), "{query}");
+            server.kill();
+            assert_eq!(soon("word of it", held.lost()).await.why, Why::Gone, "{query}");
+        }
+    });
+}
 
 fn ended_alone() {
     run(async {

@@ -119,6 +119,24 @@ async fn a_broken_connection_is_replaced_and_the_call_repeated_once() {
 }
 
 #[tokio::test]
+async fn what_may_be_done_once_is_sent_once_on_a_new_connection() {
+    let (doors, lane) = lane(LONG);
+    lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
+    let ran = Arc::<AtomicUsize>::default();
+    let counted = ran.clone();
+    let e = lane.call_once(move |conn| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(*conn, 1, "the server may have ended one that rested");
+        Box::pin(async { Err::<(), _>(broken()) })
+    });
+    assert_eq!(e.await.unwrap_err().outcome(), Outcome::Unknown);
+    assert_eq!(ran.load(Ordering::Relaxed), 1, "it was repeated");
+    doors.shut.store(true, Ordering::Relaxed);
+    let e = lane.call_once(|_| Box::pin(async { Ok(()) })).await.unwrap_err();
+    assert_eq!(e.outcome(), Outcome::NotApplied);
+}
+
+#[tokio::test]
 async fn nothing_sent_is_not_applied_and_no_answer_is_unknown() {
     let (doors, lane) = lane(Duration::from_millis(50));
     doors.shut.store(true, Ordering::Relaxed);
@@ -144,4 +162,55 @@ async fn closing_closes_the_connections() {
     assert_eq!(doors.closed.load(Ordering::Relaxed), 1);
     let e = lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap_err();
     assert_eq!(e.kind(), Kind::Closed);
+}
+
+/// The one worker was busy with another call for all of its time.
+#[tokio::test]
+async fn what_is_overdue_is_not_sent_and_costs_no_connection() {
+    let (doors, clock) = (Arc::<Doors>::default(), Clock::held());
+    let lane = Lane::new(doors.clone(), clock.clone(), LONG, 1);
+    let (started, go) = <(Arc<Notify>, Arc<Notify>)>::default();
+    let first = lane.call({
+        let (started, go, clock) = (started.clone(), go.clone(), clock.clone());
+        move |_| {
+            let (started, go, clock) = (started.clone(), go.clone(), clock.clone());
+            Box::pin(async move {
+                started.notify_one();
+                go.notified().await;
+                clock.advance(LONG - Duration::from_secs(1));
+                Ok(())
+            })
+        }
+    });
+    let ran = Arc::<AtomicUsize>::default();
+    let second = lane.call({
+        let (ran, clock) = (ran.clone(), clock.clone());
+        move |_| {
+            ran.fetch_add(1, Ordering::Relaxed);
+            let clock = clock.clone();
+            Box::pin(async move {
+                clock.advance(Duration::from_secs(2));
+                Ok(())
+            })
+        }
+    });
+    let third = {
+        let ran = ran.clone();
+        lane.call(move |_| {
+            ran.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async { Ok(()) })
+        })
+    };
+    let release = async {
+        started.notified().await;
+        go.notify_one();
+    };
+    let (first, second, third, ()) = tokio::join!(first, second, third, release);
+    first.unwrap();
+    second.unwrap();
+    let e = third.unwrap_err();
+    assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, Outcome::NotApplied));
+    assert_eq!(ran.load(Ordering::Relaxed), 1, "the third was sent");
+    lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
+    assert_eq!(doors.opened.load(Ordering::Relaxed), 1, "its connection was thrown away");
 }
