@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use distlock_core::url::{Host, Secret, StoreUrl};
 use distlock_core::{Error, Kind};
+use redis::io::tcp::TcpSettings;
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     RedisConnectionInfo, TlsCertificates,
@@ -95,7 +96,9 @@ impl Entry {
             login = login.set_password(password.reveal());
         }
         let info = |addr: ConnectionAddr| -> redis::RedisResult<ConnectionInfo> {
-            Ok(addr.into_connection_info()?.set_redis_settings(login))
+            // Small calls, several under way: without it one waits for the answer to another.
+            let at_once = TcpSettings::default().set_nodelay(true);
+            Ok(addr.into_connection_info()?.set_redis_settings(login).set_tcp_settings(at_once))
         };
         let client = match &self.tls {
             Some(tls) => info(addr).and_then(|info| Client::build_with_tls(info, tls.clone())),

@@ -1,13 +1,16 @@
 //! The quarantine: after a server may have lost locks, nobody is granted one until every lock that
 //! could have been lost has run out.
 //!
-//! 1. Every new connection reads which life of which server it came to: the run, and whom it
-//!    followed before it was promoted.
+//! 1. Every new connection reads which life of which server it came to: the run, when it started, and
+//!    whom it followed before it was promoted.
 //! 2. A marker in the store, replicated like the locks, says which life was seen last.
 //! 3. Another life: a lock granted before it began may be missing here. A restart began with the
 //!    server; when a promotion happened is not known, so it counts from now.
-//! 4. Until `max_ttl` (and a slack, at a node of a quorum) after that this client grants nothing: it does not even ask. Renewals and
-//!    releases go on.
+//! 4. Until `max_ttl` (and a slack, at a node of a quorum) after that this client grants nothing: it
+//!    does not even ask. Renewals and releases go on.
+//! 5. The marker also holds the `max_ttl` that all clients agreed on, those without a quarantine too.
+//!    Every script that writes a lease compares it, so that no lease outlives a quarantine; every
+//!    client puts off the marker's end while it is connected.
 //!
 //! A grant becomes a guard only through an acquire of a client that has passed this, so promotions
 //! by the scripts need no check. What cannot be seen: `FLUSHALL`, and keys deleted by hand.
@@ -19,14 +22,36 @@ use distlock_core::{BootInstant, Clock, Error, Human, Kind};
 use redis::Value;
 
 use crate::call::{Call, Script};
-use crate::facts::Facts;
+use crate::facts::{Facts, START_ERROR};
 use crate::keys::PREFIX;
 
 static SCRIPT: LazyLock<Script> =
     LazyLock::new(|| Script::new("epoch", include_str!("epoch.lua").to_owned()));
 
-/// How long the marker outlives the last client.
+/// How long the marker outlives the last connected client.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The longest TTL that the clients of a server agreed on, as its scripts hold them to it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Agreed {
+    /// The key of the marker that says so at the server; `None` where no script can read it with a
+    /// lock, because in a cluster it is in another slot.
+    pub(crate) marker: Option<String>,
+    pub(crate) max_ttl: Duration,
+}
+
+impl Agreed {
+    /// No bound, for tests of the scripts alone.
+    #[cfg(test)]
+    pub(crate) const NONE: Self = Self { marker: None, max_ttl: Duration::MAX };
+
+    /// The two arguments of every script that writes a lease: the marker's key or nothing, and the
+    /// longest TTL in microseconds. A script refuses to run when the marker says another one.
+    pub(crate) fn args(&self) -> [Vec<u8>; 2] {
+        let marker = self.marker.clone().unwrap_or_default();
+        [marker.into_bytes(), self.max_ttl.as_micros().to_string().into_bytes()]
+    }
+}
 
 /// The marker's key where there is one server.
 pub(crate) fn marker() -> String {
@@ -66,6 +91,7 @@ pub(crate) fn ask(marker: &str, facts: &Facts, max_ttl: Duration, slack: Duratio
         max_ttl.as_micros().to_string(),
         KEEP.as_millis().to_string(),
         slack.as_micros().to_string(),
+        START_ERROR.to_string(),
     ];
     Call {
         script: &SCRIPT,

@@ -8,6 +8,10 @@ use distlock_core::{Error, Kind};
 pub(crate) const SECTIONS: [&str; 5] =
     ["server", "replication", "memory", "persistence", "cluster"];
 
+/// By how much the start of one run may seem to differ, in microseconds: the server counts its uptime
+/// in whole seconds, by a clock that it reads now and then.
+pub(crate) const START_ERROR: u64 = 2_500_000;
+
 /// What a server said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
@@ -76,9 +80,32 @@ impl Facts {
         format!("{}/{}", self.run, self.followed.as_deref().unwrap_or("-"))
     }
 
+    /// Whether nothing has happened since `before` that could have lost locks. Where a run id says
+    /// nothing, because something in between always names the same, the time of the start does.
+    pub(crate) fn same_life(&self, before: &Self) -> bool {
+        self.epoch() == before.epoch() && self.boot <= before.boot + START_ERROR
+    }
+
+    /// Which run of which server this is.
+    pub(crate) fn run(&self) -> &str {
+        &self.run
+    }
+
     /// What tells this server's channels from those of others: enough of its run.
     pub(crate) fn home(&self) -> &str {
         self.run.get(..8).unwrap_or(&self.run)
+    }
+
+    /// Whether a restart can be noticed here: some proxies and services name no run, or the same one
+    /// for every server.
+    pub(crate) fn names_its_run(&self) -> Result<(), Error> {
+        if self.run.bytes().any(|b| b != b'0') {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Refused, "this server does not say which run it is (run_id)").with_hint(
+            "without it no restart is noticed, and locks may be granted twice after one; connect to \
+             the server itself, or say ?quarantine=off to accept that",
+        ))
     }
 
     /// Whether locks can be kept here.

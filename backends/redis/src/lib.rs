@@ -9,6 +9,7 @@ mod epoch;
 mod facts;
 mod keys;
 mod link;
+mod listing;
 mod moves;
 mod node;
 mod open;

@@ -1,13 +1,14 @@
 //! A connection to one server that was entered and judged, and what is known of that server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use distlock_core::{Clock, Error};
 use tokio::sync::Semaphore;
 
 use crate::address::{Address, Entry};
-use crate::epoch::{self, Quarantine};
+use crate::epoch::{self, Agreed, Quarantine};
 use crate::facts::{Facts, SECTIONS};
 use crate::moves::Counted;
 use crate::options::RedisOptions;
@@ -49,8 +50,12 @@ pub(crate) struct Link {
     pub(crate) asked: Asked,
     /// Another one for each connection.
     pub(crate) number: u64,
-    epoch: String,
-    quarantine: Option<Quarantine>,
+    /// The longest TTL here.
+    pub(crate) agreed: Agreed,
+    facts: Facts,
+    /// The key of the quarantine's marker.
+    marker: Option<String>,
+    quarantine: Mutex<Option<Quarantine>>,
 }
 
 impl Link {
@@ -61,58 +66,106 @@ impl Link {
         let wire = Wire::open(address, entry, clock, options.timeout, Some(hears)).await?;
         let mut facts = facts(&wire).await.map_err(at)?;
         facts.judge(cluster).map_err(at)?;
-        let mut quarantine = None;
         if options.quarantine {
-            facts.durable = facts.may_be_durable() && always_synced(&wire).await;
-            quarantine = Some(judge(&wire, marker, &facts, options, clock).await.map_err(at)?);
+            facts.names_its_run().map_err(at)?;
         }
+        facts.durable = facts.may_be_durable() && always_synced(&wire).await;
+        let marker = marker.map(str::to_owned);
+        let quarantine =
+            judge(&wire, marker.as_deref(), &facts, options, clock).await.map_err(at)?;
+        let quarantine = Mutex::new(quarantine);
+        let agreed =
+            Agreed { marker: marker.clone().filter(|_| !cluster), max_ttl: options.max_ttl };
         let (via, counted) = match cluster {
             true => (format!("{via}:{}", facts.home()), Counted::Ending(facts.home().to_owned())),
             false => (via.to_owned(), Counted::All),
         };
         wire.subscribe(&via).await.map_err(|fault| at(fault.told()))?;
-        let (address, epoch) = (address.clone(), facts.epoch());
+        let address = address.clone();
         let (room, asked) = (Semaphore::new(ROOM), Asked::default());
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { wire, address, via, counted, room, asked, number, epoch, quarantine })
+        Ok(Self {
+            wire,
+            address,
+            via,
+            counted,
+            room,
+            asked,
+            number,
+            agreed,
+            facts,
+            marker,
+            quarantine,
+        })
     }
 
     /// Which run of which server this is: no two servers have the same.
     pub(crate) fn run(&self) -> &str {
-        self.epoch.split('/').next().unwrap_or_default()
+        self.facts.run()
     }
 
     /// How long nothing may be granted here, and why.
     pub(crate) fn quarantined(&self, clock: &Clock) -> Option<(Duration, String)> {
-        self.quarantine.as_ref().and_then(|q| q.left(clock))
+        let quarantine = self.quarantine.lock().unwrap_or_else(PoisonError::into_inner);
+        quarantine.as_ref().and_then(|q| q.left(clock))
+    }
+
+    /// Agrees again on the longest TTL, and puts off the end of the marker that says so: it must
+    /// live as long as anybody works here. Where somebody deleted it, it is written anew, and what
+    /// that says of the quarantine holds from now on.
+    ///
+    /// # Errors
+    /// [`Kind::Refused`](distlock_core::Kind::Refused) when the clients agreed on another one
+    /// meanwhile.
+    pub(crate) async fn agree(&self, options: &RedisOptions, clock: &Clock) -> Result<(), Error> {
+        let marker = self.marker.as_deref();
+        let quarantine = match judge(&self.wire, marker, &self.facts, options, clock).await {
+            Ok(quarantine) => quarantine,
+            // Nobody else has written another one either.
+            Err(e) if e.is_transient() => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        *self.quarantine.lock().unwrap_or_else(PoisonError::into_inner) = quarantine;
+        Ok(())
     }
 
     /// Whether the server is still the one that was entered.
     pub(crate) async fn is_current(&self) -> bool {
         let now = facts(&self.wire).await;
         now.is_ok_and(|now| {
-            now.judge(true).or(now.judge(false)).is_ok() && now.epoch() == self.epoch
+            now.judge(true).or(now.judge(false)).is_ok() && now.same_life(&self.facts)
         })
     }
 }
 
-/// Whether locks may have been lost here: by the marker, or, where a marker's slot is not to be
-/// had, by what the server says of itself.
+/// Agrees on the longest TTL, and says whether locks may have been lost here: by the marker, or,
+/// where a marker's slot is not to be had, by what the server says of itself.
 async fn judge(
     wire: &Wire,
     marker: Option<&str>,
     facts: &Facts,
     options: &RedisOptions,
     clock: &Clock,
-) -> Result<Quarantine, Error> {
+) -> Result<Option<Quarantine>, Error> {
     let (max_ttl, slack) = (options.max_ttl, options.slack);
     let unmarked = || epoch::unmarked(facts, max_ttl + slack, clock);
-    let Some(marker) = marker else { return Ok(unmarked()) };
-    match wire.run(&epoch::ask(marker, facts, max_ttl, slack), false).await {
-        Ok(answer) => epoch::read(answer, marker, facts, max_ttl, clock),
-        Err(fault) if matches!(fault.code(), "MOVED" | "ASK" | "TRYAGAIN") => Ok(unmarked()),
-        Err(fault) => Err(fault.told()),
-    }
+    let quarantine = match marker {
+        None => unmarked(),
+        Some(marker) => match wire.run(&epoch::ask(marker, facts, max_ttl, slack), false).await {
+            Ok(answer) => epoch::read(answer, marker, facts, max_ttl, clock)?,
+            Err(fault) if matches!(fault.code(), "MOVED" | "ASK" | "TRYAGAIN") => unmarked(),
+            // Connecting without the marker: no script that grants runs there either.
+            Err(fault) if !options.quarantine && refuses_writes(&fault) => unmarked(),
+            Err(fault) => return Err(fault.told()),
+        },
+    };
+    // Without a quarantine too all agree on the longest TTL: the others' quarantine counts on it.
+    Ok(Some(quarantine).filter(|_| options.quarantine))
+}
+
+/// Whether the server takes no writes for now.
+fn refuses_writes(fault: &Fault) -> bool {
+    matches!(fault.code(), "MISCONF" | "NOREPLICAS")
 }
 
 async fn facts(wire: &Wire) -> Result<Facts, Error> {

@@ -11,6 +11,7 @@ use distlock_core::seam::{Ask, Force};
 use distlock_core::{ReqId, Token};
 
 use crate::call::{Call, Script};
+use crate::epoch::Agreed;
 use crate::keys::Keys;
 use crate::scripts::SCRIPTS;
 
@@ -59,9 +60,11 @@ pub(crate) fn acquire(
     wait: Option<Duration>,
     via: &str,
     counted: &Counted,
+    agreed: &Agreed,
 ) -> Call {
     let wait = wait.map(|w| number(micros(w))).unwrap_or_default();
-    let args = vec![ask.req.as_bytes().to_vec(), claim(ask, via), wait, flag(counted)];
+    let mut args = vec![ask.req.as_bytes().to_vec(), claim(ask, via), wait, flag(counted)];
+    args.extend(agreed.args());
     call(&SCRIPTS.acquire, &[keys], args)
 }
 
@@ -81,9 +84,10 @@ pub(crate) fn heartbeat(waiting: &[(Keys, ReqId, Duration)], via: &str, counted:
 }
 
 /// Renews holds.
-pub(crate) fn renew(due: &[(Keys, ReqId, Duration)], counted: &Counted) -> Call {
-    let mut args = Vec::with_capacity(1 + 2 * due.len());
+pub(crate) fn renew(due: &[(Keys, ReqId, Duration)], counted: &Counted, agreed: &Agreed) -> Call {
+    let mut args = Vec::with_capacity(3 + 2 * due.len());
     args.push(flag(counted));
+    args.extend(agreed.args());
     for (_, req, ttl) in due {
         args.extend([req.as_bytes().to_vec(), number(micros(*ttl))]);
     }

@@ -211,7 +211,8 @@ impl Node {
         });
     }
 
-    /// Looks from time to time whether the server is still the one that was entered.
+    /// Looks from time to time whether the server is still the one that was entered, and agrees with
+    /// its other clients again.
     fn tend(self: &Arc<Self>) {
         if self.tended.swap(true, Ordering::AcqRel) {
             return;
@@ -248,7 +249,7 @@ impl Node {
                 found.is_ok_and(|address| address != link.address)
             }
         };
-        !moved && link.is_current().await
+        !moved && link.is_current().await && link.agree(options, clock).await.is_ok()
     }
 
     /// Gives up a connection; what is under way on it goes on.

@@ -31,6 +31,7 @@ use redis::Value;
 use crate::call::{Call, Script};
 use crate::keys::{Keys, PREFIX};
 use crate::link::Link;
+use crate::listing::Listing;
 use crate::node::Shared;
 use crate::open::Target;
 use crate::promises::capability;
@@ -38,6 +39,7 @@ use crate::recipe::{self, holder, left, text, token, view};
 use crate::replicas;
 use crate::router::Router;
 use crate::scan;
+use crate::scripts::agreed;
 
 /// How long the fence counter outlives the lock.
 const KEEP: Duration = Duration::from_secs(24 * 3600);
@@ -51,7 +53,7 @@ macro_rules! script {
         LazyLock::new(|| {
             let head = concat!($head, "\n", include_str!("plain/prelude.lua"));
             let body = include_str!(concat!("plain/", $name, ".lua"));
-            Script::new($name, format!("{head}{body}"))
+            Script::new($name, agreed(&format!("{head}{body}")))
         })
     };
 }
@@ -60,7 +62,7 @@ static RELEASE: LazyLock<Script> = script!("release", "#!lua flags=allow-oom");
 static FORCE: LazyLock<Script> = script!("force", "#!lua flags=allow-oom");
 static RENEW: LazyLock<Script> = LazyLock::new(|| {
     let body = include_str!("plain/renew.lua");
-    Script::new("renew", format!("#!lua flags=allow-oom\n{body}"))
+    Script::new("renew", agreed(&format!("#!lua flags=allow-oom\n{body}")))
 });
 static INSPECT: LazyLock<Script> =
     LazyLock::new(|| Script::new("inspect", include_str!("plain/inspect.lua").to_owned()));
@@ -71,13 +73,14 @@ pub struct Plain {
     site: String,
     shared: Arc<Shared>,
     router: Router,
+    listing: Listing,
 }
 
 impl Plain {
     pub(crate) async fn at(target: &Target) -> Result<Self, Error> {
         let (shared, router) = target.router(reads);
         let (capability, site) = (capability(target.kind, &target.options), target.site.clone());
-        let store = Self { capability, site, shared, router };
+        let store = Self { capability, site, shared, router, listing: Listing::default() };
         store.router.greet().await?;
         Ok(store)
     }
@@ -90,6 +93,17 @@ impl Plain {
         let keys = keys(lock)?;
         let make = |_: &_| Call { script, keys: keys.clone(), args: args.clone() };
         let (value, _) = self.router.play(&Keys::of(lock), make).await?;
+        words(value)
+    }
+
+    /// Releases or cancels.
+    async fn give(&self, key: &Key, how: &[u8]) -> Played {
+        let keys = keys(&key.lock)?;
+        let make = |link: &Link| {
+            let args = vec![value_of(key.req), how.to_vec(), link.via.clone().into_bytes()];
+            Call { script: &RELEASE, keys: keys.clone(), args }
+        };
+        let (value, _) = self.router.play(&Keys::of(&key.lock), make).await?;
         words(value)
     }
 
@@ -189,7 +203,11 @@ impl LeaseStore for Plain {
         ];
         let clock = &self.shared.clock;
         let make = |link: &Link| {
-            let make = || Call { script: &ACQUIRE, keys: keys.clone(), args: args.clone() };
+            let make = || {
+                let mut args = args.clone();
+                args.extend(link.agreed.args());
+                Call { script: &ACQUIRE, keys: keys.clone(), args }
+            };
             link.quarantined(clock).is_none().then(make)
         };
         let played = self.router.play_if(&Keys::of(&ask.lock), make).await;
@@ -232,8 +250,7 @@ impl LeaseStore for Plain {
 
     async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
         let told = self.told("release", &key.lock);
-        let args = vec![value_of(key.req), b"r".to_vec()];
-        let words = self.play(&RELEASE, &key.lock, args).await.map_err(&told)?;
+        let words = self.give(key, b"r").await.map_err(&told)?;
         match text(words.first()) {
             Some("R") => Ok(Released::Released),
             Some("L") => Ok(Released::WasLost),
@@ -242,8 +259,7 @@ impl LeaseStore for Plain {
     }
 
     async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        let args = vec![value_of(key.req), b"c".to_vec()];
-        let played = self.play(&RELEASE, &key.lock, args).await;
+        let played = self.give(key, b"c").await;
         played.map(drop).map_err(self.told("cancel", &key.lock))
     }
 
@@ -253,12 +269,15 @@ impl LeaseStore for Plain {
                 let Query::Name(lock) = query else { return Ok(Vec::new()) };
                 return self.inspect_all(std::slice::from_ref(lock)).await;
             };
-            let mut names = Vec::new();
-            for node in self.router.all().await? {
-                names.extend(scan::scan(&node, space, prefix, (INFO, "hash")).await?);
-            }
-            names.sort();
-            names.retain(|lock| after.as_ref().is_none_or(|after| lock.name > *after));
+            let scan = async {
+                let mut names = Vec::new();
+                for node in self.router.all().await? {
+                    names.extend(scan::scan(&node, space, prefix, (INFO, "hash")).await?);
+                }
+                Ok(names)
+            };
+            let (clock, page) = (&self.shared.clock, (space, prefix.as_str(), after.as_ref()));
+            let names = self.listing.names(clock, page, scan).await?;
             let mut found = Vec::new();
             for names in names.chunks(BATCH) {
                 found.extend(self.inspect_all(names).await?);
@@ -267,6 +286,9 @@ impl LeaseStore for Plain {
                 }
             }
             found.truncate(*limit);
+            if let Some(last) = found.get(limit - 1) {
+                self.listing.keep(clock, prefix, &last.lock, &names);
+            }
             Ok(found)
         };
         look.await.map_err(|e: Error| e.during("inspect").store(&self.site))
@@ -281,7 +303,10 @@ impl LeaseStore for Plain {
         let told = self.told("force", lock);
         let how = if how == Force::Now { b"n".to_vec() } else { b"r".to_vec() };
         let token = token.map(|t| t.get().to_string()).unwrap_or_default();
-        let words = self.play(&FORCE, lock, vec![token.into_bytes(), how]).await.map_err(&told)?;
+        let words = {
+            let args = vec![token.into_bytes(), how, millis(self.shared.options.max_ttl)];
+            self.play(&FORCE, lock, args).await.map_err(&told)?
+        };
         match text(words.first()) {
             Some("F") => Ok(Forced::Done),
             Some("N") => Ok(Forced::NoMatch),
@@ -310,7 +335,10 @@ impl Plain {
                 all.extend(keys(&d.key.lock)?);
                 args.extend([value_of(d.key.req), millis(d.ttl), millis(KEEP)]);
             }
-            let make = |_: &_| Call { script: &RENEW, keys: all.clone(), args: args.clone() };
+            let make = |link: &Link| {
+                let args = link.agreed.args().into_iter().chain(args.clone()).collect();
+                Call { script: &RENEW, keys: all.clone(), args }
+            };
             let (value, link) = self.router.play(&Keys::of(&first.key.lock), make).await?;
             replicas::wait(&link, &self.shared, shortest).await?;
             let answers = words(value)?;

@@ -45,11 +45,21 @@ impl Router {
     ) -> Result<(Option<Value>, Arc<Link>), Error> {
         match self {
             Self::One(node) => {
-                let link = node.link().await?;
-                let Some(call) = make(&link) else { return Ok((None, link)) };
-                let answer = link.wire.run(&call, false).await;
-                let answer = answer.inspect_err(|fault| node.judge(&link, fault));
-                Ok((Some(answer.map_err(|fault| fault.told())?), link))
+                let mut again = true;
+                loop {
+                    let link = node.link().await?;
+                    let Some(call) = make(&link) else { return Ok((None, link)) };
+                    let fault = match link.wire.run(&call, false).await {
+                        Ok(answer) => return Ok((Some(answer), link)),
+                        Err(fault) => fault,
+                    };
+                    // The marker was deleted, or says another max_ttl: a new connection writes it
+                    // anew, or is refused. Nothing was done yet.
+                    node.judge(&link, &fault);
+                    if fault.code() != "DLMAX" || !std::mem::take(&mut again) {
+                        return Err(fault.told());
+                    }
+                }
             }
             Self::Many(cluster) => Box::pin(cluster.play(slot(keys.lock.as_bytes()), make)).await,
         }

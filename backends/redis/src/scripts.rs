@@ -61,8 +61,25 @@ fn value(name: &str, source: Source) -> String {
     number.to_string()
 }
 
+/// The line that keeps a script from running when the server's marker says another `max_ttl` than
+/// its client has, or none: `@AGREED(N)` for the marker's key in the N-th argument and `max_ttl` in
+/// the next. A quarantine is as long as the longest lease only if there is none longer.
+pub(crate) fn agreed(text: &str) -> String {
+    let mut parts = text.split("@AGREED(");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (at, rest) = part.split_once(')').unwrap_or_default();
+        let max = at.parse::<usize>().unwrap_or_default() + 1;
+        out += &format!(
+            "if ARGV[{at}] ~= '' and redis.call('HGET', ARGV[{at}], 'max') ~= ARGV[{max}] then return redis.error_reply('DLMAX another max_ttl was agreed on') end{rest}"
+        );
+    }
+    out
+}
+
 /// Fills in the names.
 fn fill(text: &str, source: Source) -> String {
+    let text = agreed(text);
     let mut parts = text.split('@');
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {

@@ -26,6 +26,7 @@ use futures_util::future::join_all;
 
 use crate::keys::Keys;
 use crate::link::Link;
+use crate::listing::Listing;
 use crate::moves::{self, BATCH, Message};
 use crate::node::Shared;
 use crate::open::Target;
@@ -43,6 +44,7 @@ pub struct Redis {
     site: String,
     shared: Arc<Shared>,
     router: Router,
+    listing: Listing,
 }
 
 impl Redis {
@@ -65,6 +67,7 @@ impl Redis {
             site: target.site.clone(),
             shared,
             router,
+            listing: Listing::default(),
         };
         store.router.greet().await?;
         Ok(store)
@@ -77,7 +80,10 @@ impl Redis {
     async fn ask(&self, keys: Keys, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
         let clock = &self.shared.clock;
         let make = |link: &Link| {
-            let make = || moves::acquire(&keys, ask, wait, &link.via, &link.counted);
+            let make = || {
+                let Link { via, counted, agreed, .. } = link;
+                moves::acquire(&keys, ask, wait, via, counted, agreed)
+            };
             link.quarantined(clock).is_none().then(make)
         };
         let (value, link) = self.router.play_if(&keys, make).await?;
@@ -225,7 +231,7 @@ impl LeaseStore for Redis {
         let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
         let play = |batch: Vec<Renewable>| async move {
             let call = async {
-                let make = |link: &Link| moves::renew(&batch, &link.counted);
+                let make = |link: &Link| moves::renew(&batch, &link.counted, &link.agreed);
                 let (value, link) = self.router.play(&batch[0].0, make).await?;
                 self.replicated(&link, shortest).await?;
                 moves::renewals(&value, batch.len())
@@ -287,14 +293,15 @@ impl Redis {
         let names = match query {
             Query::Name(lock) => vec![lock.clone()],
             Query::Prefix { space, prefix, after, .. } => {
-                let mut names = Vec::new();
-                for node in self.router.all().await? {
-                    names.extend(scan::scan(&node, space, prefix, ("", "string")).await?);
-                }
-                names.sort();
-                names.dedup();
-                names.retain(|lock| after.as_ref().is_none_or(|after| lock.name > *after));
-                names
+                let scan = async {
+                    let mut names = Vec::new();
+                    for node in self.router.all().await? {
+                        names.extend(scan::scan(&node, space, prefix, ("", "string")).await?);
+                    }
+                    Ok(names)
+                };
+                let page = (space, prefix.as_str(), after.as_ref());
+                self.listing.names(&self.shared.clock, page, scan).await?
             }
         };
         let limit = match query {
@@ -319,6 +326,9 @@ impl Redis {
         }
         found.sort_by(|a, b| a.lock.cmp(&b.lock));
         found.truncate(limit);
+        if let (Query::Prefix { prefix, .. }, Some(last)) = (query, found.get(limit - 1)) {
+            self.listing.keep(&self.shared.clock, prefix, &last.lock, &names);
+        }
         Ok(found)
     }
 }

@@ -98,8 +98,17 @@ fn known(e: &RedisError) -> Option<Error> {
             .with_hint("see min-replicas-to-write and whether the replicas run"),
         "WRONGTYPE" => say(Kind::Layout, "a key of that name is something else than a lock")
             .with_hint("use another name, or another database for locks"),
+        "DLMAX" => say(Kind::Refused, "the clients of this server agreed on another max_ttl")
+            .with_hint("connect with the same ?max_ttl= everywhere"),
+        "DLTTL" => say(Kind::Usage, "the TTL is longer than the clients of this server agreed on")
+            .with_hint("ask for a shorter one, or connect with a longer ?max_ttl= everywhere"),
         "DLLAYOUT" => say(Kind::Layout, detail)
             .with_hint("use the newest distlock everywhere, or another database for locks"),
+        // What a script says of a command or key that its user may not use.
+        "ERR" if detail.contains("The user executing the script") => {
+            say(Kind::Credentials, &format!("the account may not do this: {detail}"))
+                .with_hint(RIGHTS)
+        }
         // What a script says of a record that it cannot take apart.
         "ERR" if detail.contains("data string too short") => {
             say(Kind::Layout, "a key of that name is something else than a lock")

@@ -50,7 +50,10 @@ impl Fault {
                 e.is_unrecoverable_error()
                     || e.is_io_error()
                     || e.is_connection_dropped()
-                    || matches!(self.code(), "READONLY" | "LOADING" | "MASTERDOWN" | "NOAUTH")
+                    || matches!(
+                        self.code(),
+                        "READONLY" | "LOADING" | "MASTERDOWN" | "NOAUTH" | "DLMAX"
+                    )
             }
         }
     }

@@ -28,7 +28,7 @@ suite!(
             let mut wire = Wire::to(site.server().addr()).await.expect("a connection");
             wire.leftovers().await.expect("its keys")
         }),
-        &["dl:{", "}:z"]
+        &["dl:{", "}:z", "dl:epoch"]
     )
     .road(|site| Box::pin(Road::past_its_server(site)))
 );

@@ -9,6 +9,7 @@ use distlock_core::state::Reply;
 use distlock_core::{FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId};
 
 use super::scene::Scene;
+use crate::epoch::Agreed;
 use crate::keys::Keys;
 use crate::moves::{self, Counted};
 
@@ -47,7 +48,8 @@ async fn hand_over(scene: &mut Scene, waiters: usize) -> u64 {
     let name = format!("line of {waiters}");
     let keys = Keys::of(&ask(&name).lock);
     let mut line: VecDeque<Ask> = (0..=waiters).map(|_| ask(&name)).collect();
-    let join = |ask: &Ask| moves::acquire(&keys, ask, Some(TTL), "via-1", &Counted::All);
+    let join =
+        |ask: &Ask| moves::acquire(&keys, ask, Some(TTL), "via-1", &Counted::All, &Agreed::NONE);
     for some in line.make_contiguous().chunks(500) {
         scene.send(&some.iter().map(join).collect::<Vec<_>>()).await;
     }

@@ -9,6 +9,7 @@ use distlock_core::{Kind, ReqId};
 
 use super::cost::ask;
 use super::scene::Scene;
+use crate::epoch::Agreed;
 use crate::keys::Keys;
 use crate::moves::{self, Counted, Message};
 
@@ -23,7 +24,7 @@ async fn a_crowd_that_does_not_listen_is_passed_over_in_steps() {
     let mut scene = Scene::new().await;
     let holder = ask("crowd");
     let keys = Keys::of(&holder.lock);
-    let join = |a, via| moves::acquire(&keys, a, Some(TTL), via, &Counted::All);
+    let join = |a, via| moves::acquire(&keys, a, Some(TTL), via, &Counted::All, &Agreed::NONE);
     scene.send(&[join(&holder, "")]).await;
     let crowd: Vec<_> = (0..CROWD).map(|_| ask("crowd")).collect();
     for some in crowd.chunks(500) {
@@ -53,7 +54,8 @@ async fn a_crowd_that_is_over_is_dropped_in_steps_and_never_granted() {
     let (keys, locks) = (Keys::of(&holder.lock), [holder.lock.clone()]);
     let time: (u64, u64) = redis::cmd("TIME").query_async(&mut scene.link).await.unwrap();
     let mut now = time.0 * 1_000_000;
-    let join = |a: &Ask, wait| moves::acquire(&keys, a, Some(wait), "", &Counted::All);
+    let join =
+        |a: &Ask, wait| moves::acquire(&keys, a, Some(wait), "", &Counted::All, &Agreed::NONE);
     scene.step(now, join(&holder, TTL), &locks).await;
     for _ in 0..CROWD {
         scene.just(now, join(&ask("over"), Duration::from_secs(1))).await;
@@ -78,7 +80,7 @@ async fn a_server_without_memory_grants_nothing_but_keeps_and_frees() {
     let mut scene = Scene::new().await;
     let held = ask("full");
     let keys = Keys::of(&held.lock);
-    let take = |a| moves::acquire(&keys, a, None, "", &Counted::All);
+    let take = |a| moves::acquire(&keys, a, None, "", &Counted::All, &Agreed::NONE);
     scene.send(&[take(&held)]).await;
     let mut limit = redis::cmd("CONFIG");
     limit.arg("SET").arg("maxmemory").arg(1);
@@ -88,7 +90,7 @@ async fn a_server_without_memory_grants_nothing_but_keeps_and_frees() {
     let due = [(keys.clone(), held.req, TTL)];
     let replies = scene
         .send(&[
-            moves::renew(&due, &Counted::All),
+            moves::renew(&due, &Counted::All, &Agreed::NONE),
             moves::heartbeat(&due, "", &Counted::All),
             moves::release(&keys, &held.req, &Counted::All),
             moves::cancel(&keys, &ReqId::random(), &Counted::All),
@@ -111,9 +113,9 @@ async fn a_record_of_a_newer_layout_is_refused_and_left_alone() {
     scene.run(set).await;
     let due = [(keys.clone(), asked.req, TTL)];
     for call in [
-        moves::acquire(&keys, &asked, None, "", &Counted::All),
+        moves::acquire(&keys, &asked, None, "", &Counted::All, &Agreed::NONE),
         moves::release(&keys, &asked.req, &Counted::All),
-        moves::renew(&due, &Counted::All),
+        moves::renew(&due, &Counted::All, &Agreed::NONE),
     ] {
         let got = call.by_sha().query_async::<redis::Value>(&mut scene.link).await;
         assert_eq!(got.unwrap_err().code(), Some("DLLAYOUT"), "{}", call.script.name);

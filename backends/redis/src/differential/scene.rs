@@ -12,6 +12,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Connection, Value};
 
 use crate::call::{Call, Script};
+use crate::epoch::Agreed;
 use crate::keys::Keys;
 use crate::moves::{self, Counted, Kind, Message};
 use crate::scripts::{SCRIPTS, Scripts, Source, rules};
@@ -125,7 +126,7 @@ impl Subject for Scene {
         let renewable = |key: &Key, d| (Keys::of(&key.lock), key.req, d);
         let call = match play {
             Play::Acquire { ask, wait, via } => {
-                moves::acquire(&Keys::of(&ask.lock), ask, *wait, via, counted)
+                moves::acquire(&Keys::of(&ask.lock), ask, *wait, via, counted, &Agreed::NONE)
             }
             Play::Heartbeat { due, via } => {
                 let due: Vec<_> = due.iter().map(|(key, wait)| renewable(key, *wait)).collect();
@@ -133,7 +134,7 @@ impl Subject for Scene {
             }
             Play::Renew { due } => {
                 let due: Vec<_> = due.iter().map(|Due { key, ttl }| renewable(key, *ttl)).collect();
-                moves::renew(&due, counted)
+                moves::renew(&due, counted, &Agreed::NONE)
             }
             Play::Release { key } => moves::release(&Keys::of(&key.lock), &key.req, counted),
             Play::Cancel { key } => moves::cancel(&Keys::of(&key.lock), &key.req, counted),

@@ -1,5 +1,7 @@
--- ARGV 1 value 2 ttl (ms) 3 owner 4 label 5 min_hold (us) 6 channel 7 waits 8 keep (ms)
+-- ARGV 1 value 2 ttl (ms) 3 owner 4 label 5 min_hold (us) 6 channel 7 waits 8 keep (ms) 9 the marker's key or '' 10 max_ttl (us)
+@AGREED(9)
 local value, ttl = ARGV[1], tonumber(ARGV[2])
+if ttl * 1000 > tonumber(ARGV[10]) then return redis.error_reply('DLTTL longer than max_ttl') end
 local held = redis.call('GET', KEYS[1])
 local i = redis.call('HMGET', KEYS[3], 'v', 'o', 'l', 't', 'g', 'r')
 if held == value then return {'G', i[4] or '0', redis.call('PTTL', KEYS[1])} end
@@ -9,7 +11,7 @@ if held then
     redis.call('ZADD', KEYS[4], 'NX', I(us), value .. ARGV[6])
     redis.call('PEXPIRE', KEYS[4], 60000)
   else
-    leave(value)
+    leave(value, ARGV[6])
   end
   local answer = {'B', redis.call('PTTL', KEYS[1])}
   -- Only if the value is the one we know: another client's holder leaves no name.
@@ -24,5 +26,5 @@ redis.call('SET', KEYS[1], value, 'NX', 'PX', ARGV[2])
 redis.call('SET', KEYS[2], I(t), 'PX', I(ttl + ARGV[8]))
 redis.call('HSET', KEYS[3], 'v', value, 'o', ARGV[3], 'l', ARGV[4], 't', I(t), 'g', I(us), 'm', ARGV[5], 'c', ARGV[6])
 redis.call('PEXPIRE', KEYS[3], I(ttl + 60000))
-if redis.call('EXISTS', KEYS[4]) == 1 then leave(value) end
+leave(value, ARGV[6])
 return {'G', I(t), ttl}

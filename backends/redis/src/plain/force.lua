@@ -1,4 +1,4 @@
--- ARGV 1 token or '' for any 2 'n' now or 'r' revoke
+-- ARGV 1 token or '' for any 2 'n' now or 'r' revoke 3 max_ttl (ms)
 local held = redis.call('GET', KEYS[1])
 if not held then return {'N'} end
 local i = redis.call('HMGET', KEYS[3], 'v', 't', 'c')
@@ -8,13 +8,14 @@ if ours then
   cancel(i[1])
   redis.call('PUBLISH', i[3], 'x' .. i[1] .. KEYS[3])
 end
--- Taken away before: its holder may still believe in it.
-if ARGV[2] == 'r' and ours and held == i[1] .. ':revoked' then return {'F'} end
-if ARGV[2] == 'n' or held ~= i[1] then
+-- Nobody believes in one that was released.
+if ARGV[2] == 'n' or ours and held == i[1] .. ':released' then
   redis.call('DEL', KEYS[1])
   wake()
-else
-  -- Another value with what is left of the lease: the holder's renewal fails, and nobody enters.
-  redis.call('SET', KEYS[1], held .. ':revoked', 'XX', 'KEEPTTL')
+elseif string.sub(held, -8) ~= ':revoked' then -- or it was taken away before
+  -- Another value with what is left of the lease: the holder's renewal fails, and nobody enters. A
+  -- foreign one without an end gets one.
+  local left = redis.call('PTTL', KEYS[1])
+  redis.call('SET', KEYS[1], held .. ':revoked', 'PX', left >= 0 and math.max(1, left) or ARGV[3])
 end
 return {'F'}

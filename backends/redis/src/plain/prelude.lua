@@ -15,15 +15,14 @@ local function cancel(value)
   redis.call('ZADD', KEYS[5], I(us + 60000000), value)
   redis.call('PEXPIRE', KEYS[5], 120000)
 end
-local function leave(value)
-  for _, w in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
-    if string.sub(w, 1, 32) == value then redis.call('ZREM', KEYS[4], w) end
-  end
-end
--- Tells the first who listens; it stays in line until it is granted, since others may be quicker.
+-- A waiter is its value and its client's channel.
+local function leave(value, channel) redis.call('ZREM', KEYS[4], value .. channel) end
+-- Tells the first who listens; it stays in line until it is granted, since others may be quicker. Of
+-- those who do not listen at most a thousand are dropped: who waits also asks by itself.
 local function wake()
-  for _, w in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
-    if redis.call('PUBLISH', string.sub(w, 33), 't' .. string.sub(w, 1, 32)) > 0 then return end
+  for _ = 1, 1000 do
+    local w = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
+    if not w or redis.call('PUBLISH', string.sub(w, 33), 't' .. string.sub(w, 1, 32)) > 0 then return end
     redis.call('ZREM', KEYS[4], w)
   end
 end

@@ -1,10 +1,10 @@
--- ARGV 1 value 2 'r' release or 'c' cancel
+-- ARGV 1 value 2 'r' release or 'c' cancel 3 channel
 local value = ARGV[1]
 local i = redis.call('HMGET', KEYS[3], 'v', 'g', 'm', 'r')
 local mine = redis.call('GET', KEYS[1]) == value
 if ARGV[2] == 'c' then
   cancel(value)
-  leave(value)
+  leave(value, ARGV[3])
   if mine then
     redis.call('DEL', KEYS[1])
     wake()

@@ -9,6 +9,7 @@ use distlock_core::{FullName, ReqId, Token};
 use super::names::record;
 use super::scripts::SCRIPTS;
 use crate::call::{Call, Script};
+use crate::epoch::Agreed;
 
 /// How many locks one call is about at most: a longer one would keep everybody else waiting.
 pub(crate) const BATCH: usize = 256;
@@ -41,7 +42,7 @@ fn one(script: &'static Script, lock: &FullName, args: Vec<Vec<u8>>) -> Call {
 }
 
 /// A bid; `closed` is how long the node grants nothing yet.
-pub(crate) fn propose(bid: &Bid, via: &str, closed: Duration) -> Call {
+pub(crate) fn propose(bid: &Bid, via: &str, closed: Duration, agreed: &Agreed) -> Call {
     let (ask, rules) = (&bid.ask, NodeRules::default());
     let mut args = vec![
         req(&ask.req),
@@ -59,12 +60,14 @@ pub(crate) fn propose(bid: &Bid, via: &str, closed: Duration) -> Call {
         Some(p) => args.extend([number(p.ticket), micros(p.wait), number(p.backed.into())]),
         None => args.extend([Vec::new(), number(0), number(0)]),
     }
+    args.extend(agreed.args());
     one(&SCRIPTS.propose, &ask.lock, args)
 }
 
 /// Heals, at most [`BATCH`].
-pub(crate) fn heal(heals: &[Heal], via: &str, closed: Duration) -> Call {
+pub(crate) fn heal(heals: &[Heal], via: &str, closed: Duration, agreed: &Agreed) -> Call {
     let mut args = vec![micros(closed)];
+    args.extend(agreed.args());
     for Heal { ask, round, token } in heals {
         args.extend([req(&ask.req), number(round.0), micros(ask.ttl), micros(ask.min_hold)]);
         args.extend([number(token.get()), who(ask, via)]);
@@ -80,13 +83,13 @@ pub(crate) fn commit(commit: &Commit) -> Call {
 }
 
 /// Renewals, at most [`BATCH`].
-pub(crate) fn renew(due: &[NodeDue]) -> Call {
+pub(crate) fn renew(due: &[NodeDue], agreed: &Agreed) -> Call {
     let args = due.iter().flat_map(|d| {
         let generation = d.generation.map(|g| number(g.0)).unwrap_or_default();
         [req(&d.key.req), generation, micros(d.ttl)]
     });
     let keys = due.iter().map(|d| record(&d.key.lock).into_bytes()).collect();
-    Call { script: &SCRIPTS.renew, keys, args: args.collect() }
+    Call { script: &SCRIPTS.renew, keys, args: agreed.args().into_iter().chain(args).collect() }
 }
 
 pub(crate) fn release(key: &Key) -> Call {

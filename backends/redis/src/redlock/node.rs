@@ -17,11 +17,13 @@ use super::server::Server;
 use super::{answers, moves, names, record};
 use crate::call::Call;
 use crate::link::Link;
+use crate::listing::Listing;
 
 /// A server that keeps its share of a quorum's locks by scripts.
 pub(crate) struct RedlockNode {
     pub(crate) server: Server,
     pub(crate) capability: Arc<Capability>,
+    pub(crate) listing: Listing,
 }
 
 impl RedlockNode {
@@ -33,7 +35,8 @@ impl RedlockNode {
     async fn heal_some(&self, heals: &[Heal]) -> Result<Vec<Vote>, Error> {
         let link = self.server.link()?;
         let (closed, why) = self.server.closed(&link);
-        let value = self.server.play(&link, &moves::heal(heals, &link.via, closed)).await?;
+        let value =
+            self.server.play(&link, &moves::heal(heals, &link.via, closed, &link.agreed)).await?;
         answers::votes(&value, heals.len(), &why)
     }
 
@@ -69,7 +72,8 @@ impl QuorumNode for RedlockNode {
     async fn propose(&self, bid: &Bid) -> Result<Ballot, Error> {
         let link = self.server.link()?;
         let (closed, why) = self.server.closed(&link);
-        let value = self.server.play(&link, &moves::propose(bid, &link.via, closed)).await?;
+        let value =
+            self.server.play(&link, &moves::propose(bid, &link.via, closed, &link.agreed)).await?;
         let (vote, at) = answers::vote(&value, &why)?;
         Ok(Ballot { vote, at: Some(at) })
     }
@@ -90,7 +94,7 @@ impl QuorumNode for RedlockNode {
 
     async fn renew(&self, due: &[NodeDue]) -> Vec<NodeKept> {
         let batches = due.chunks(moves::BATCH).map(|some| async {
-            let value = self.one(|_| moves::renew(some)).await;
+            let value = self.one(|link| moves::renew(some, &link.agreed)).await;
             match value.and_then(|value| answers::renewals(&value, some.len())) {
                 Ok(replies) => replies.into_iter().map(kept).collect::<Vec<_>>(),
                 Err(e) => some.iter().map(|_| NodeKept::Unknown(e.clone())).collect(),
@@ -111,8 +115,9 @@ impl QuorumNode for RedlockNode {
         match query {
             Query::Name(lock) => self.look(std::slice::from_ref(lock)).await,
             Query::Prefix { space, prefix, after, limit } => {
-                let mut names = names::scan(&*self.server.link()?, space, prefix, "").await?;
-                names.retain(|lock| after.as_ref().is_none_or(|after| lock.name > *after));
+                let scan = async { names::scan(&*self.server.link()?, space, prefix, "").await };
+                let (clock, page) = (self.clock(), (space, prefix.as_str(), after.as_ref()));
+                let names = self.listing.names(clock, page, scan).await?;
                 let mut found = Vec::new();
                 // A record stays for a day after its last use: most of them may be free.
                 for names in names.chunks(moves::BATCH) {
@@ -122,6 +127,9 @@ impl QuorumNode for RedlockNode {
                     }
                 }
                 found.truncate(*limit);
+                if let Some(last) = found.get(limit - 1) {
+                    self.listing.keep(clock, prefix, &last.lock, &names);
+                }
                 Ok(found)
             }
         }

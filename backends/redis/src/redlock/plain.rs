@@ -25,13 +25,13 @@ use super::names;
 use super::server::Server;
 use crate::call::{Call, Script};
 use crate::keys;
+use crate::listing::Listing;
 use crate::recipe::{self, holder, left, number, view};
+use crate::scripts::agreed;
 
 macro_rules! script {
     ($name:literal) => {
-        LazyLock::new(|| {
-            Script::new($name, include_str!(concat!("plain/", $name, ".lua")).to_owned())
-        })
+        LazyLock::new(|| Script::new($name, agreed(include_str!(concat!("plain/", $name, ".lua")))))
     };
 }
 static PROPOSE: LazyLock<Script> = script!("propose");
@@ -47,6 +47,7 @@ const INFO: &str = ":i";
 pub(crate) struct PlainNode {
     pub(crate) server: Server,
     pub(crate) capability: Arc<Capability>,
+    pub(crate) listing: Listing,
 }
 
 /// The recipe's key, and ours beside it.
@@ -82,7 +83,7 @@ impl PlainNode {
         if !left.is_zero() {
             return Ok(Vote::NotYet { left, why });
         }
-        let args = vec![
+        let mut args = vec![
             bytes(ask.req),
             bytes(round.0),
             millis(ask.ttl),
@@ -91,18 +92,20 @@ impl PlainNode {
             bytes(token.get()),
             bytes(ask.min_hold.as_micros()),
         ];
+        args.extend(link.agreed.args());
         let call = Call { script: &PROPOSE, keys: keys(&ask.lock)?.into(), args };
         vote(&self.server.play(&link, &call).await?, round)
     }
 
     async fn renew_some(&self, due: &[NodeDue]) -> Result<Vec<NodeKept>, Error> {
-        let (mut all, mut args) = (Vec::new(), Vec::new());
+        let link = self.server.link()?;
+        let (mut all, mut args) = (Vec::new(), link.agreed.args().to_vec());
         for d in due {
             all.extend(keys(&d.key.lock)?);
             let round = d.generation.map(|g| bytes(g.0)).unwrap_or_default();
             args.extend([bytes(d.key.req), round, millis(d.ttl)]);
         }
-        let value = self.play(Call { script: &RENEW, keys: all, args }).await?;
+        let value = self.server.play(&link, &Call { script: &RENEW, keys: all, args }).await?;
         let answers = words(&value)?;
         if answers.len() != due.len() {
             return Err(odd(&value));
@@ -223,8 +226,9 @@ impl QuorumNode for PlainNode {
         match query {
             Query::Name(lock) => self.look(std::slice::from_ref(lock)).await,
             Query::Prefix { space, prefix, after, limit } => {
-                let mut names = names::scan(&*self.server.link()?, space, prefix, INFO).await?;
-                names.retain(|lock| after.as_ref().is_none_or(|after| lock.name > *after));
+                let scan = async { names::scan(&*self.server.link()?, space, prefix, INFO).await };
+                let (clock, page) = (self.clock(), (space, prefix.as_str(), after.as_ref()));
+                let names = self.listing.names(clock, page, scan).await?;
                 let mut found = Vec::new();
                 for names in names.chunks(BATCH) {
                     found.extend(self.look(names).await?);
@@ -233,6 +237,9 @@ impl QuorumNode for PlainNode {
                     }
                 }
                 found.truncate(*limit);
+                if let Some(last) = found.get(limit - 1) {
+                    self.listing.keep(clock, prefix, &last.lock, &names);
+                }
                 Ok(found)
             }
         }
@@ -247,7 +254,8 @@ impl QuorumNode for PlainNode {
         let token = token.map(|t| bytes(t.get())).unwrap_or_default();
         let how = if how == Force::Now { b"n".to_vec() } else { b"r".to_vec() };
         let keys = keys(lock)?.into();
-        answers::forced(&self.play(Call { script: &FORCE, keys, args: vec![token, how] }).await?)
+        let args = vec![token, how, millis(self.capability.ttl_max)];
+        answers::forced(&self.play(Call { script: &FORCE, keys, args }).await?)
     }
 
     fn listen(&self, ears: Ears) {

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use crate::call::Script;
 pub(crate) use crate::scripts::Source;
-use crate::scripts::{FREES, GROWS, LOOKS};
+use crate::scripts::{FREES, GROWS, LOOKS, agreed};
 
 /// The scripts of all moves.
 pub(crate) struct Scripts {
@@ -30,7 +30,8 @@ impl Scripts {
     /// Puts the scripts together.
     pub(crate) fn new(source: Source) -> Self {
         let script = |name, flags: &str, parts: &[&str]| {
-            let code = flags.to_owned() + &parts.concat().replace("--@now", source.line());
+            let text = agreed(&parts.concat());
+            let code = flags.to_owned() + &text.replace("--@now", source.line());
             Script::new(name, code)
         };
         macro_rules! text {

@@ -1,6 +1,9 @@
--- KEYS H Q D W Z    ARGV req, claim, wait in microseconds (or ''), whom PUBLISH counts
+-- KEYS H Q D W Z    ARGV req, claim, wait in microseconds (or ''), whom PUBLISH counts, the marker's
+-- key (or ''), max_ttl
 -- The usual case first, before anything is defined: nobody holds, nobody waits, nothing forbids it.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
+@AGREED(5)
+if unpack('<d', ARGV[2], 9) > tonumber(ARGV[6]) then return redis.error_reply('DLTTL longer than max_ttl') end
 local v = call('GET', KEYS[1])
 @NOW
 do

@@ -94,7 +94,8 @@ fn no_rights() {
         until("no connection stays", async || ours(&server).await.is_empty()).await;
         // One who may enter but not use this key.
         let locks = client(&server, "quarantine=off").await;
-        said(&server, &["ACL", "SETUSER", "default", "resetkeys", "~dl:{:mine}*"]).await;
+        said(&server, &["ACL", "SETUSER", "default", "resetkeys", "~dl:epoch", "~dl:{:mine}*"])
+            .await;
         let e = locks.lock("yours").try_acquire().await.unwrap_err();
         assert_eq!((e.kind(), e.outcome()), (Kind::Credentials, Outcome::NotApplied), "{e:?}");
         assert!(e.hint().is_some());

@@ -63,11 +63,28 @@ fn theirs() {
         let waiting = waiter(&locks, "c", ms(10_000));
         assert!(delete(&server, "c", "v").await);
         within(ms(1500), "our turn", waiting).await.unwrap();
-        // Breaking frees theirs too.
+        // Breaking: its renewals fail, and nobody enters before its lease ends, nor, where it has no
+        // end, before the longest TTL has passed.
         use distlock_core::seam::{Force, Forced};
-        assert!(set(&server, "d", "v", "20000").await);
-        assert_eq!(locks.force("d", None, Force::Revoke).await.unwrap(), Forced::Done);
-        assert!(set(&server, "d", "w", "20000").await);
+        assert!(set(&server, "d", "v", "4000").await);
+        said(&server, &["SET", "d2", "v"]).await;
+        for _ in 0..2 {
+            assert_eq!(locks.force("d", None, Force::Revoke).await.unwrap(), Forced::Done);
+            assert_eq!(locks.force("d2", None, Force::Revoke).await.unwrap(), Forced::Done);
+            assert!(!set(&server, "d", "w", "20000").await, "its holder may not know");
+            assert!(!set(&server, "d2", "w", "20000").await, "its holder may not know");
+        }
+        assert_eq!(said(&server, &["EVAL", EXTEND, "1", "d", "v", "9000"]).await, "0");
+        assert!(locks.show("d").await.unwrap().unwrap().holds[0].revoked);
+        let left = raw(server.addr(), &["PTTL", "d2"]).await.unwrap().int().unwrap();
+        assert!((1..=30_000).contains(&left), "{left}");
+        within(ms(6000), "our turn after its lease", waiter(&locks, "d", ms(10_000)))
+            .await
+            .unwrap();
+        // At once frees at once.
+        assert!(set(&server, "d3", "v", "20000").await);
+        assert_eq!(locks.force("d3", None, Force::Now).await.unwrap(), Forced::Done);
+        assert!(set(&server, "d3", "w", "20000").await);
         // Ours only when nobody can believe in it any more, however often it is broken.
         let _held = take_for(&locks, "e", ms(20_000)).await;
         for _ in 0..2 {
@@ -112,7 +129,8 @@ fn exactly() {
         let left = raw(server.addr(), &["PTTL", "orders/42 {x}"]).await.unwrap().int().unwrap();
         assert!(left > 5000 && left <= 10_000, "{left}");
         let ours: Vec<String> = keys(&server).await.into_iter().map(|(k, _)| k).collect();
-        let mut beside: Vec<_> = ours.iter().filter(|k| *k != "orders/42 {x}").collect();
+        let known = ["orders/42 {x}", "dl:epoch"];
+        let mut beside: Vec<_> = ours.iter().filter(|k| !known.contains(&k.as_str())).collect();
         beside.sort();
         assert!(beside.iter().all(|k| k.starts_with("dl:{:orders/42 %7Bx%7D}:")), "{beside:?}");
         // Another value for each request.

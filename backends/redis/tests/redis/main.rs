@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod agreed;
 mod connection;
+mod cost;
 mod crash;
 mod errors;
 mod forgetful;
@@ -13,6 +15,7 @@ mod kit;
 mod private;
 mod quarantine;
 mod replies;
+mod rewriting;
 mod walltime;
 
 use std::process::ExitCode;
@@ -33,7 +36,9 @@ fn main() -> ExitCode {
     let ended = trials(
         Some(AT_ONCE),
         &[
+            agreed::TRIALS,
             connection::TRIALS,
+            cost::TRIALS,
             crash::TRIALS,
             errors::TRIALS,
             full::TRIALS,

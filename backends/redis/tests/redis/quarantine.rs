@@ -14,6 +14,7 @@ use crate::kit::{
     Named, busy, client, client_at, connect, give_back, keys, line_of, ms, run, said, soon,
     take_for, task, until,
 };
+use crate::rewriting::run_id_of;
 
 pub(crate) const TRIALS: &[Named] = &[
     ("a_volatile_restart_grants_nothing_while_an_old_holder_may_believe", volatile),
@@ -23,6 +24,8 @@ pub(crate) const TRIALS: &[Named] = &[
     ("with_the_quarantine_off_there_are_two_holders_and_the_fence_tells_them_apart", off),
     ("clients_that_disagree_about_max_ttl_are_refused", disagree),
     ("what_survives_is_renewed_and_released_during_the_quarantine", survivors),
+    ("a_server_without_a_run_id_is_refused", nameless),
+    ("a_restart_behind_a_constant_run_id_is_noticed", constant),
     ("a_request_under_way_while_the_server_restarts_is_not_granted", under_way),
     ("a_plain_request_under_way_while_the_server_restarts_is_not_granted", under_way_plain),
 ];
@@ -210,6 +213,51 @@ fn survivors() {
         give_back(next).await;
         give_back(kept).await;
         give_back(take_for(&other, "new", TTL).await).await;
+    });
+}
+
+/// Without the id of a run no restart would ever be noticed.
+fn nameless() {
+    run(async {
+        let server = Redis::new().start().await.unwrap();
+        for byte in [b' ', b'0'] {
+            let at = run_id_of(server.addr(), byte).await;
+            for algorithm in ["", "&algorithm=plain"] {
+                let e = refused(&format!("redis://{at}?timeout=1s{algorithm}")).await;
+                assert_eq!(e.kind(), Kind::Refused, "{e:?}");
+                assert!(e.hint().unwrap().contains("quarantine=off"), "{e:?}");
+                // Whoever says so is promised less, and let in.
+                let locks = client_at(at, &format!("quarantine=off{algorithm}")).await;
+                use distlock_core::capability::Survives;
+                assert_eq!(locks.capability().restart, Survives::TwoHolders);
+                give_back(take_for(&locks, "a", ms(2000)).await).await;
+            }
+        }
+    });
+}
+
+/// What the log kept includes the marker, and the run id says that nothing has happened.
+fn constant() {
+    run(async {
+        let server = Redis::new().everysec().start().await.unwrap();
+        let at = run_id_of(server.addr(), b'a').await;
+        let query = "max_ttl=4s&timeout=1s";
+        let before = client_at(at, query).await;
+        let first = soon("the first grant", before.lock("first").ttl(ms(4000)).acquire()).await;
+        give_back(first.unwrap()).await;
+        until("the log is written", async || {
+            let info = said(&server, &["INFO", "persistence"]).await;
+            ["aof_buffer_length:0", "aof_pending_bio_fsync:0"]
+                .iter()
+                .all(|idle| info.contains(idle))
+        })
+        .await;
+        server.kill();
+        server.again().await.unwrap();
+        let after = client_at(at, query).await;
+        let told = after.lock("a").ttl(ms(4000)).try_acquire().await.unwrap();
+        let told = told.expect_err("granted although locks may be lost");
+        assert!(told.standing.note.is_some(), "{told}");
     });
 }
 

@@ -123,20 +123,23 @@ fn leftovers(site: &Site) -> Fut<'_, Vec<(String, bool)>> {
 
 /// The laws over so many nodes.
 pub(crate) fn laws<const N: usize>() -> Suite {
-    suite::<N>(Algorithm::Script).leaves(leftovers, &["rl:{", "}:z"]).lose(|site, lock| {
-        Box::pin(async move {
-            let nodes = site.kept::<Arc<Nodes>>().expect("servers");
-            for server in &nodes.0 {
-                let gone = ask(server.addr(), &["DEL", &format!("rl:{{:{}}}", lock.name)]).await;
-                assert_eq!(gone.int(), Some(1), "the record was there");
-            }
-        })
-    })
+    suite::<N>(Algorithm::Script).leaves(leftovers, &["rl:{", "}:z", "rl:epoch"]).lose(
+        |site, lock| {
+            Box::pin(async move {
+                let nodes = site.kept::<Arc<Nodes>>().expect("servers");
+                for server in &nodes.0 {
+                    let gone =
+                        ask(server.addr(), &["DEL", &format!("rl:{{:{}}}", lock.name)]).await;
+                    assert_eq!(gone.int(), Some(1), "the record was there");
+                }
+            })
+        },
+    )
 }
 
 /// The laws over three nodes of the classic recipe.
 pub(crate) fn laws_plain() -> Suite {
-    suite::<3>(Algorithm::Plain).leaves(leftovers, &["c0", "}:i"]).lose(|site, lock| {
+    suite::<3>(Algorithm::Plain).leaves(leftovers, &["c0", "}:i", "rl:epoch"]).lose(|site, lock| {
         Box::pin(async move {
             let nodes = site.kept::<Arc<Nodes>>().expect("servers");
             for server in &nodes.0 {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::super::{answers, moves};
 use super::scene::Scene;
+use crate::epoch::Agreed;
 
 /// How many commands the scripts of one cycle may run: take, and give back.
 const MOST: i64 = 12;
@@ -56,7 +57,8 @@ async fn a_free_lock_is_one_cheap_step() {
         let place = Some(Place { ticket: now, wait: Duration::from_secs(10), backed: false });
         let bid = Bid { ask: ask.clone(), round: Round(1), token: Token::new(now).unwrap(), place };
         let before = commands(&mut scene).await;
-        let taken: Value = scene.run(moves::propose(&bid, "via-1", Duration::ZERO).by_sha()).await;
+        let taken: Value =
+            scene.run(moves::propose(&bid, "via-1", Duration::ZERO, &Agreed::NONE).by_sha()).await;
         let (vote, _) = answers::vote(&taken, "").unwrap();
         assert!(matches!(vote, Vote::Granted { accepted: true, waiters: 0, .. }), "{vote:?}");
         let given = scene.run(moves::release(&ask.key()).by_sha()).await;

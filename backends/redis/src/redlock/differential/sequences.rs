@@ -23,6 +23,7 @@ use super::generate::{
 };
 use super::scene::{HEARD, Scene};
 use crate::call::Call;
+use crate::epoch::Agreed;
 
 const CASES: u32 = 400;
 const STEPS: usize = 60;
@@ -171,7 +172,7 @@ impl Run<'_> {
                 let (round, place) = (self.round(slot, *round), self.place(slot, *stands));
                 let bid = Bid { ask: self.ask(slot), round, token: self.token(at, *token), place };
                 let via = VIAS[self.slots[slot].via];
-                let call = moves::propose(&bid, via, closed);
+                let call = moves::propose(&bid, via, closed, &Agreed::NONE);
                 let ops = vec![(at, NodeOp::Propose(bid, via.to_owned()))];
                 let now = Micros(self.now);
                 let read = move |v: &Value| {
@@ -192,7 +193,7 @@ impl Run<'_> {
                         token,
                     });
                 }
-                let call = moves::heal(&heals, via, closed);
+                let call = moves::heal(&heals, via, closed, &Agreed::NONE);
                 let at = slots.iter().map(|s| self.slots[*s].lock);
                 let ops: Vec<_> =
                     at.zip(heals).map(|(at, h)| (at, NodeOp::Heal(h, via.to_owned()))).collect();
@@ -222,7 +223,7 @@ impl Run<'_> {
                     ttl: ms(*ttl),
                 };
                 let due: Vec<_> = slots.iter().map(due).collect();
-                let call = moves::renew(&due);
+                let call = moves::renew(&due, &Agreed::NONE);
                 let at = slots.iter().map(|s| self.slots[*s].lock);
                 let ops: Vec<_> = at.zip(due).map(|(at, d)| (at, NodeOp::Renew(d))).collect();
                 let count = ops.len();

@@ -1,6 +1,8 @@
 #!lua
 -- KEYS 1 the recipe's key, 2 what we know of the holder
--- ARGV 1 req 2 round 3 ttl (ms) 4 owner 5 label 6 token 7 min_hold (us)
+-- ARGV 1 req 2 round 3 ttl (ms) 4 owner 5 label 6 token 7 min_hold (us) 8 the marker's key or '' 9 max_ttl (us)
+@AGREED(8)
+if (ARGV[3] - 1) * 1000 >= tonumber(ARGV[9]) then return redis.error_reply('DLTTL longer than max_ttl') end
 -- info: v the holder's value, o owner, l label, t token, g granted (us), m min_hold (us)
 local call = redis.call
 local time = call('TIME')

@@ -1,11 +1,14 @@
 #!lua flags=allow-oom
--- KEYS two for each; ARGV for each: req, round or '' for any, ttl (ms)
+-- KEYS two for each; ARGV the marker's key or '', max_ttl (us), then for each: req, round or '' for
+-- any, ttl (ms)
+@AGREED(1)
+local max = math.ceil(ARGV[2] / 1000)
 -- Compare and extend.
 local call = redis.call
 local answers = {}
 for n = 1, #KEYS / 2 do
   local name, info = KEYS[n * 2 - 1], KEYS[n * 2]
-  local req, meant, ttl = ARGV[n * 3 - 2], ARGV[n * 3 - 1], tonumber(ARGV[n * 3])
+  local req, meant, ttl = ARGV[n * 3], ARGV[n * 3 + 1], math.min(ARGV[n * 3 + 2], max)
   local held = call('GET', name)
   local round = held and string.sub(held, 1, 32) == req and string.match(held, '^%x+:(%d+)$')
   if round and (meant == '' or meant == round) then

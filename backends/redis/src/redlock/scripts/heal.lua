@@ -1,5 +1,6 @@
--- KEYS H of each    ARGV 1 quarantine left; then for each: req, round, ttl, min_hold, token, who
-local left = tonumber(ARGV[1])
+-- KEYS H of each    ARGV 1 quarantine left, 2 the marker's key or '', 3 max_ttl; then for each: req, round, ttl, min_hold, token, who
+@AGREED(2)
+local left, max = tonumber(ARGV[1]), tonumber(ARGV[3])
 local function heal(at)
   local req, round, token = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 4])
   local known = again(req, round)
@@ -15,14 +16,14 @@ local function heal(at)
   if hold then return busy(false) end
   local base = math.max(hi, now)
   hi = math.max(hi, token)
-  return take(req, round, token, 0, base, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), 1, ARGV[at + 5])
+  return take(req, round, token, 0, base, math.min(ARGV[at + 2], max), tonumber(ARGV[at + 3]), 1, ARGV[at + 5])
 end
 local answers = {}
 for i, key in ipairs(KEYS) do
   open(key, call('GET', key))
   drop_ended()
   line_up()
-  answers[i] = heal(i * 6 - 4)
+  answers[i] = heal(i * 6 - 2)
   close()
 end
 return answers

@@ -1,5 +1,8 @@
 -- KEYS H    ARGV 1 req 2 round 3 ttl 4 min_hold 5 token 6 who 7 quarantine left
 --                8 ahead 9 slack 10 window 11 ticket or '' 12 wait 13 1 if backed, else 0
+--                14 the marker's key or '' 15 max_ttl
+@AGREED(14)
+if tonumber(ARGV[3]) > tonumber(ARGV[15]) then return redis.error_reply('DLTTL longer than max_ttl') end
 -- The usual case first, before anything is defined: nobody holds, nobody waits, nothing forbids it.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 --@now

@@ -1,11 +1,13 @@
 -- KEYS H of each    ARGV for each: req, generation or '', ttl
+@AGREED(1)
+local max = tonumber(ARGV[2])
 local function renew(at)
   local req, meant = ARGV[at], tonumber(ARGV[at + 1])
   if not hold or hold.req ~= req then return {0} end
   if hold.phase == REVOKED then return {2} end
   if hold.phase ~= HELD then return {0} end
   if meant and meant ~= gen or not meant and hold.healed == 1 then return {0} end
-  hold.expires = math.max(hold.expires, now + ARGV[at + 2])
+  hold.expires = math.max(hold.expires, now + math.min(ARGV[at + 2], max))
   -- Who quotes its generation has counted it.
   if meant then hold.healed = 0 end
   return {1, gen, hold.expires - now, hold.token, waiters(req)}
@@ -14,7 +16,7 @@ local answers = {}
 for i, key in ipairs(KEYS) do
   open(key, call('GET', key))
   drop_ended()
-  answers[i] = renew(i * 3 - 2)
+  answers[i] = renew(i * 3)
   close()
 end
 return answers

@@ -13,6 +13,7 @@ local RELEASED, CANCELLED = 0, 1
 local SECOND, MINUTE, HOUR, DAY = 1000000, 60000000, 3600000000, 86400000000
 local ALL = 9007199254740991
 local STONES = 2048
+local STEP = 1000
 local H, v, hi, gen, queued, line_kept, stones, kept, turn, turned, hold
 
 local function open(key, value)
@@ -118,7 +119,8 @@ local function drop_ended()
   if queued == 0 then return end
   -- Every deadline in it is past, or somebody deleted some of our keys: begin anew.
   if line_kept <= now or call('ZCARD', H .. ':l') ~= queued then return no_line() end
-  for _, req in ipairs(call('ZRANGEBYSCORE', H .. ':d', '-inf', now)) do leave(req) end
+  -- So many at a time: the rest are dropped by the next moves, and none of them asks for itself.
+  for _, req in ipairs(call('ZRANGEBYSCORE', H .. ':d', '-inf', now, 'LIMIT', 0, STEP)) do leave(req) end
 end
 
 -- Puts a request in line, hears of one that is there, or takes it out. True when it is there.
