@@ -8,6 +8,7 @@ mod costs;
 #[cfg(test)]
 mod differential;
 mod door;
+mod doubts;
 mod ear;
 mod grip;
 mod install;

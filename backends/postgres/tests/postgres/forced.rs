@@ -29,7 +29,8 @@ fn once() {
             let server = Postgres::new().start().await.unwrap();
             let proxy = Proxy::to(server.addr()).await.unwrap();
             let (holds, waits) = (client(&server, query).await, client(&server, query).await);
-            let operator = client_at(proxy.addr(), query).await;
+            // Time enough to send it again, on a busy machine too.
+            let operator = client_at(proxy.addr(), &format!("{query}&timeout=60s")).await;
             if query == "algorithm=advisory" {
                 sql(&server, GATE).await;
             }
@@ -54,6 +55,7 @@ fn once() {
             let next = soon("its turn", waiting).await.unwrap().unwrap();
             assert!(next.token() > first.token());
             // The connection is reset, and nobody knows what became of the statement.
+            proxy.reset();
             proxy.heal();
             let forced = soon("an answer", forcing).await.unwrap();
             if let Err(e) = &forced {

@@ -10,6 +10,7 @@ mod errors;
 mod forced;
 mod in_transaction;
 mod kit;
+mod late;
 mod replies;
 mod sessions;
 mod settings;
@@ -35,6 +36,7 @@ fn main() {
             errors::TRIALS,
             forced::TRIALS,
             in_transaction::TRIALS,
+            late::TRIALS,
             replies::TRIALS,
             sessions::TRIALS,
             settings::TRIALS,
