@@ -8,8 +8,11 @@
 //! 2. Whoever promotes one of its waiters writes that down in the table of news, in the same
 //!    transaction, and ends the sleep with `KILL QUERY`, before it writes the rest and commits.
 //! 3. The doorbell wakes, reads its news, hands them out and sleeps again. Its statement looks for
-//!    news before it sleeps, so a ring that comes a moment too early is not lost. Where only one
-//!    waits, a ring can hardly be meant for another: it asks while the news are still read.
+//!    news before it sleeps, so a ring that comes a moment too early is not lost; at MariaDB it is a
+//!    block that has let go of the table by then, because a statement that uses a table keeps `ALTER`
+//!    and `FLUSH TABLES WITH READ LOCK` waiting, and everybody else behind those. MySQL has no such
+//!    blocks: there it sleeps for a second at a time. Where only one waits, a ring can hardly be meant
+//!    for another: it asks while the news are still read.
 //! 4. What was handed out is cleared away a few at a time, or once nothing happens: each time is a
 //!    commit, which others would wait behind.
 //!
@@ -169,6 +172,19 @@ pub(crate) fn tell(ears: &OnceLock<Ears>, lock: &FullName, effects: Effects) {
     }
 }
 
+/// Looks for news and sleeps if there are none: one statement, so that a ring in between ends it. Within
+/// a block (MariaDB) the look lets go of its table before the sleep begins.
+fn sleep(news: &str, bed: &str, blocks: bool) -> String {
+    let news = format!("EXISTS(SELECT 1 FROM {news})");
+    if !blocks {
+        return format!("SELECT IF({news}, 0, {bed}) AS rung");
+    }
+    format!(
+        "BEGIN NOT ATOMIC DECLARE woken BIGINT DEFAULT 0; \
+         IF NOT {news} THEN SET woken = {bed}; END IF; SELECT woken AS rung; END"
+    )
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Off,
@@ -303,6 +319,9 @@ impl Inner {
         // clearing them away. What it sees too early it only takes for a hint.
         let dirty = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED";
         self.ask(&mut conn, dirty.to_owned()).await?;
+        let version =
+            self.ask(&mut conn, "SELECT VERSION() LIKE '%MariaDB%' AS maria".into()).await?;
+        let blocks = version.first().is_some_and(|row| number(row, "maria").is_ok_and(|n| n == 1));
         self.set(State::Listening);
         *pause = PAUSE.0;
         // What was rung while there was no bell.
@@ -320,10 +339,9 @@ impl Inner {
                 true => format!("{table} WHERE session='{session}'"),
                 false => format!("{table} WHERE session='{session}' AND id NOT IN ({ids})"),
             };
-            let length = if seen.is_empty() { SLEEP } else { NAP }.as_secs();
+            let length = if seen.is_empty() && blocks { SLEEP } else { NAP }.as_secs();
             let bed = if awake { format!("SLEEP({})", AWAY.as_secs()) } else { asleep(length) };
-            let sleep = format!("SELECT IF(EXISTS(SELECT 1 FROM {new}), 0, {bed}) AS rung");
-            let woken = self.ask(&mut conn, sleep).await?;
+            let woken = self.ask(&mut conn, sleep(&new, &bed, blocks)).await?;
             let rung = woken.first().and_then(|row| number(row, "rung").ok());
             // The other connection is away, as nobody has needed it lately: a nap has to do.
             awake = !awake && rung == Some(1);
@@ -384,5 +402,64 @@ impl Inner {
         };
         tell(&self.ears, &FullName { space, name }, effects);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use distlock_core::url::StoreUrl;
+    use distlock_testkit::servers::Mariadb;
+
+    use super::*;
+    use crate::open::Target;
+
+    /// Rings at any moment of a doorbell that goes to sleep and wakes: each ends its sleep.
+    #[tokio::test]
+    async fn no_ring_is_lost() {
+        let server = Mariadb::new().start().await.expect("`cargo xtask setup`");
+        let target = Target::of(StoreUrl::parse(&Mariadb::url(&server)).unwrap()).unwrap();
+        target.greet().await.unwrap();
+        let news = target.tables.news.clone();
+        let door = Door::new(target.to, None);
+        let (mut bell, mut ringer) = (door.open().await.unwrap(), door.open().await.unwrap());
+        let mut keeper = door.open().await.unwrap();
+        run(&mut keeper, "DO GET_LOCK('pillow', 0)".into()).await.unwrap();
+        let dirty = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED";
+        let id = run(&mut bell, format!("{dirty}; SELECT CONNECTION_ID() AS id")).await.unwrap();
+        let id = number(&id[1].rows[0], "id").unwrap();
+        let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
+        let mine = format!("{news} WHERE session='s'");
+        tokio::spawn(async move {
+            loop {
+                // Only a lost ring sleeps on for so long.
+                let bed = "GET_LOCK('pillow', 20)";
+                if let Err(e) = run(&mut bell, sleep(&mine, bed, true)).await {
+                    assert_eq!(crate::trouble::number(&e), Some(INTERRUPTED), "{e}");
+                }
+                let clear = format!("DELETE FROM {mine}");
+                // The ring may come that late, too.
+                while run(&mut bell, clear.clone()).await.is_err() {}
+                if heard.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        let clock = Clock::system();
+        for n in 0..200u64 {
+            // The next ring comes while it reads, while it goes to sleep, or later.
+            let wait = Duration::from_micros(n * 7919 % 1500);
+            clock.sleep(wait).await;
+            let ring = format!(
+                "INSERT INTO {news} (session, kind, space, name, req, at) \
+                 VALUES ('s', 1, '', 'a', REPEAT('x', 16), 0); KILL QUERY {id}"
+            );
+            run(&mut ringer, ring).await.unwrap();
+            let left = format!("SELECT 1 FROM {news} LIMIT 1");
+            while run(&mut ringer, left.clone()).await.unwrap()[0].rows.first().is_some() {
+                let woken = clock.timeout(Duration::from_secs(10), hears.recv()).await;
+                assert!(woken.is_some(), "ring {n} was lost");
+            }
+        }
     }
 }

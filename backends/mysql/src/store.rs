@@ -25,8 +25,10 @@ use distlock_core::leased::Leased;
 use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
 use distlock_core::state::{Claim, Op, Pulse, Reply, answer};
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, FullName, Kind, LockInfo, ReqId, Store, Token, engine};
-use distlock_sql::{Crowds, Lane};
+use distlock_core::{
+    BootInstant, Clock, Error, FullName, Kind, LockInfo, ReqId, Store, Token, engine,
+};
+use distlock_sql::{Crowds, Lane, Trouble};
 use tokio::sync::Semaphore;
 
 use crate::bell::{Bell, life_sign, pillow, session, tell, unhang};
@@ -35,7 +37,7 @@ use crate::fast::{self, Fast};
 use crate::ledger::{Collisions, Ledger, Played};
 use crate::line;
 use crate::open::Target;
-use crate::sql::run;
+use crate::sql::{number, run};
 use crate::trouble::calling;
 use crate::{look, sweep};
 
@@ -43,6 +45,9 @@ use crate::{look, sweep};
 const BATCH: usize = 128;
 /// How many acquires are made ready at once.
 const ROOM: usize = 8;
+
+/// For so long a sign of life that the server knew is taken to be known.
+const PROVEN: Duration = Duration::from_secs(1);
 
 /// A MySQL or MariaDB server that answered.
 pub struct Mysql {
@@ -65,6 +70,9 @@ struct Inner {
     crowds: Crowds,
     /// Whether everybody who waits was last heard with an address to be called up at.
     called: AtomicBool,
+    /// When the server last said that it knows that we live.
+    proven: Mutex<Option<BootInstant>>,
+    clock: Clock,
     /// How many acquires are made ready at once.
     room: Semaphore,
     sweep: Arc<sweep::Pace>,
@@ -110,6 +118,8 @@ impl Mysql {
             waiting,
             crowds: Crowds::new(clock.clone()),
             called: AtomicBool::new(true),
+            proven: Mutex::default(),
+            clock: clock.clone(),
             room: Semaphore::new(ROOM),
             sweep,
         };
@@ -262,12 +272,31 @@ impl Inner {
         Ok(reply)
     }
 
-    /// Sees to it that the connection by which others know that we live is there.
+    /// Sees to it that the connection by which others know that we live is there, and is so at the
+    /// server: one that rested may have been ended there. Once one of ours waits, heartbeats see to it.
     async fn lives(&self) -> bool {
-        if lock(&self.waiting).is_empty() {
-            return self.back.call(|_| Box::pin(async { Ok(()) })).await.is_ok();
+        let now = self.clock.now();
+        let lately = |at: &BootInstant| now.since(*at) < PROVEN;
+        if !lock(&self.waiting).is_empty() || lock(&self.proven).as_ref().is_some_and(lately) {
+            return true;
         }
-        true
+        let sign = life_sign(&self.ledger.session);
+        let sql = format!("SELECT IS_USED_LOCK('{sign}') = CONNECTION_ID() AS mine");
+        let mine = self.back.call(move |conn| {
+            let sql = sql.clone();
+            Box::pin(async move {
+                let given = run(conn, sql).await.map_err(calling)?;
+                let row = given.first().and_then(|g| g.rows.first());
+                match row.map_or(Ok(0), |r| number(r, "mine")).map_err(calling)? {
+                    1 => Ok(()),
+                    // Something in between has changed connections: take the name anew.
+                    _ => Err(Trouble::broken(Error::new(Kind::Unreachable, "no sign of life"))),
+                }
+            })
+        });
+        let lives = mine.await.is_ok();
+        *lock(&self.proven) = lives.then_some(now);
+        lives
     }
 }
 

@@ -58,6 +58,6 @@ pub(crate) fn connections(server: &Server) -> Vec<u64> {
 /// The doorbells that sleep just now.
 pub(crate) fn doorbells(server: &Server) -> Vec<String> {
     let list = "SELECT ID FROM information_schema.PROCESSLIST \
-                WHERE INFO LIKE '%) AS rung' AND ID <> CONNECTION_ID() ORDER BY ID";
+                WHERE INFO LIKE '% AS rung%' AND ID <> CONNECTION_ID() ORDER BY ID";
     ask(server, list).lines().map(str::to_owned).collect()
 }

@@ -18,6 +18,8 @@ pub(crate) const TRIALS: &[Named] = &[
     ("s36_a_clock_that_jumps_by_five_minutes_moves_no_row_lock", s36_rows),
     ("a_server_clock_that_is_stepped_back_never_lowers_a_token", stepped),
     ("a_killed_doorbell_is_hung_again_and_waiters_are_served", bell),
+    ("a_doorbell_that_sleeps_keeps_no_table_from_others", no_table),
+    ("who_waits_is_known_to_live_though_its_connection_was_ended", known_to_live),
     ("rings_close_together_do_not_hold_each_other_up", rings),
     ("who_is_rung_confirms_by_one_statement", confirms),
     ("a_waiter_whose_process_is_gone_is_passed_over_at_once", gone),
@@ -183,6 +185,61 @@ fn bell() {
             give_back(held).await;
             give_back(soon("its turn", waiting).await.unwrap().unwrap()).await;
         }
+    });
+}
+
+/// A backup locks all tables, an operator changes one: neither waits for a doorbell to wake.
+fn no_table() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let (one, other) = (client(&server, "").await, client(&server, "").await);
+        let held = take(&one, "a", LONG).await;
+        let lock = other.lock("a").ttl(LONG);
+        let waiting = task(async move { lock.acquire().await });
+        line_of(&one, "a", 1).await;
+        until("two doorbells", async || doorbells(&server).len() == 2).await;
+        // What was rung is cleared away after a second's rest: then who waits sleeps for long.
+        let long = "SELECT COUNT(*) FROM information_schema.PROCESSLIST \
+                    WHERE INFO LIKE '%, 20)%AS rung%' AND ID <> CONNECTION_ID()";
+        until("a long sleep", async || ask(&server, long) != "0").await;
+        for statement in [
+            "FLUSH TABLES WITH READ LOCK; UNLOCK TABLES",
+            "ALTER TABLE distlock_news COMMENT 'news'",
+        ] {
+            let statement = format!("SET lock_wait_timeout=5; {statement}");
+            let answer = Mariadb::ask(&server, &statement);
+            assert!(answer.is_ok(), "{answer:?}");
+        }
+        give_back(held).await;
+        give_back(soon("its turn", waiting).await.unwrap().unwrap()).await;
+    });
+}
+
+/// The connection that says that a process lives was ended while it rested: whoever then stands in line
+/// is not taken for dead.
+fn known_to_live() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let (one, other) = (client(&server, "").await, client(&server, "").await);
+        let held = take(&one, "a", LONG).await;
+        let own = take(&other, "b", LONG).await;
+        let via = "SELECT JSON_VALUE(CONVERT(claim USING utf8mb4), '$.via') FROM distlock_lock \
+                   WHERE name = 'b'";
+        let sign = format!("SELECT IFNULL(IS_USED_LOCK('dl:s:{}'), 0)", ask(&server, via).trim());
+        // Given back by the library's thread, on that connection; and so is the first sweep.
+        drop(own);
+        until("a sign of life", async || ask(&server, &sign) != "0").await;
+        let swept = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND <> 'Sleep' \
+                     AND INFO NOT LIKE '% AS rung%' AND ID <> CONNECTION_ID()";
+        until("it rests", async || ask(&server, swept) == "0").await;
+        ask(&server, &format!("KILL {}", ask(&server, &sign)));
+        until("it is gone", async || ask(&server, &sign) == "0").await;
+        let lock = other.lock("a").ttl(LONG);
+        let waiting = task(async move { lock.acquire().await });
+        line_of(&one, "a", 1).await;
+        assert_ne!(ask(&server, &sign), "0", "who waits is taken for dead");
+        give_back(held).await;
+        give_back(soon("its turn", waiting).await.unwrap().unwrap()).await;
     });
 }
 
