@@ -124,28 +124,34 @@ impl Reaper {
 
     fn hire(self: &Arc<Self>, lane: &mut Lane, shard: u64) {
         lane.workers += 1;
-        let worker = Worker { reaper: self.clone(), shard };
+        let worker = Worker { reaper: self.clone(), shard, over: false };
         engine::spawn(async move { worker.run().await });
     }
 
+    /// What a worker does next. One for whom there is nothing is not counted any more.
     fn next(self: &Arc<Self>, shard: u64) -> Next {
         let now = self.clock().now();
         let mut lanes = self.lanes();
         let Some(lane) = lanes.get_mut(&shard) else { return Next::Nothing };
-        match lane.first() {
-            None => Next::Nothing,
-            Some(at) if at <= now => {
-                let Some((_, job)) = lane.queue.pop_first() else { return Next::Nothing };
-                if lane.workers < AT_ONCE && lane.first().is_some_and(|at| at <= now) {
-                    self.hire(lane, shard);
-                }
-                Next::Try(job)
+        if let Some(first) = lane.queue.first_entry().filter(|e| e.key().0 <= now) {
+            let job = first.remove();
+            if lane.workers < AT_ONCE && lane.first().is_some_and(|at| at <= now) {
+                self.hire(lane, shard);
             }
-            Some(_) if lane.sleeper.is_some() => Next::Nothing,
+            return Next::Try(job);
+        }
+        match lane.first().filter(|_| lane.sleeper.is_none()) {
             Some(at) => {
                 let bell = Arc::<Notify>::default();
                 lane.sleeper = Some(bell.clone());
                 Next::Sleep(at, bell)
+            }
+            None => {
+                lane.workers -= 1;
+                if lane.workers == 0 {
+                    lanes.remove(&shard);
+                }
+                Next::Nothing
             }
         }
     }
@@ -222,10 +228,12 @@ impl Lane {
 struct Worker {
     reaper: Arc<Reaper>,
     shard: u64,
+    /// Not counted any more.
+    over: bool,
 }
 
 impl Worker {
-    async fn run(self) {
+    async fn run(mut self) {
         loop {
             match self.reaper.next(self.shard) {
                 Next::Try(job) => self.reaper.attempt(self.shard, job).await,
@@ -238,19 +246,26 @@ impl Worker {
                         lane.sleeper = None;
                     }
                 }
-                Next::Nothing => return,
+                Next::Nothing => {
+                    self.over = true;
+                    return;
+                }
             }
         }
     }
 }
 
 impl Drop for Worker {
-    /// Also when a store panics: the others' turn comes all the same.
+    /// A store that panics takes one worker with it: another takes its place, and the others' turn
+    /// comes all the same.
     fn drop(&mut self) {
+        if self.over {
+            return;
+        }
         let mut lanes = self.reaper.lanes();
         let Some(lane) = lanes.get_mut(&self.shard) else { return };
         lane.workers -= 1;
-        if lane.workers == 0 && !lane.queue.is_empty() {
+        if std::thread::panicking() && !lane.queue.is_empty() {
             self.reaper.hire(lane, self.shard);
         } else if lane.workers == 0 {
             lanes.remove(&self.shard);
