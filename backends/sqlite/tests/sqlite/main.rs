@@ -9,6 +9,7 @@ mod hostile;
 mod kit;
 mod life;
 mod load;
+mod owner;
 mod tokens;
 mod wake;
 
@@ -26,6 +27,7 @@ fn main() {
             hostile::TRIALS,
             life::TRIALS,
             load::TRIALS,
+            owner::TRIALS,
             tokens::TRIALS,
             wake::TRIALS,
         ],
