@@ -11,6 +11,7 @@ mod life;
 mod load;
 mod owner;
 mod tokens;
+mod tombs;
 mod wake;
 
 use distlock_testkit::trials;
@@ -29,6 +30,7 @@ fn main() {
             load::TRIALS,
             owner::TRIALS,
             tokens::TRIALS,
+            tombs::TRIALS,
             wake::TRIALS,
         ],
     )
