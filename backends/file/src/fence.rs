@@ -8,9 +8,8 @@
 //!   which is raised ahead of the clock and synced, and at the first open after a boot the ceiling
 //!   becomes the floor. One sync for all locks every ten seconds instead of one for every grant.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use distlock_core::host::Boot;
@@ -18,6 +17,7 @@ use distlock_core::{Error, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::layout::exclusive;
+use crate::lockfile::{own, read};
 use crate::trouble::trouble;
 
 /// How far ahead the ceiling is raised, in microseconds: tokens are microseconds of the wall clock.
@@ -118,7 +118,7 @@ impl Fence {
 
     fn load(&self) -> Result<Option<Document>, Error> {
         let path = self.path();
-        match std::fs::read(&path) {
+        match read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| {
                 Error::new(Kind::Layout, format!("{} makes no sense", path.display()))
                     .with_hint("restore it, or remove it if no resource compares tokens")
@@ -139,9 +139,7 @@ impl Fence {
         let path = self.path();
         let fresh = self.dir.join("fence.new");
         let write = || {
-            let mut how = OpenOptions::new();
-            how.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = how.open(&fresh)?;
+            let mut file = own().write(true).create(true).truncate(true).open(&fresh)?;
             file.write_all(&serde_json::to_vec(&doc)?)?;
             file.sync_all()?;
             std::fs::rename(&fresh, &path)?;

@@ -1,16 +1,16 @@
 //! The directory: which layout it has, and a moment alone in it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use distlock_core::host::{own_entry, private_dir};
 use distlock_core::{Clock, Error, Kind};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::lockfile::{is_at, make_dir};
+use crate::lockfile::{is_at, make_dir, own};
 use crate::record::LAYOUT;
 use crate::trouble::trouble;
 
@@ -23,8 +23,8 @@ const NAP_NANOS: i64 = 500_000;
 /// whole (opening, a new session, the fence file).
 pub(crate) fn exclusive(dir: &Path) -> Result<File, Error> {
     let path = dir.join("layout");
-    let mut how = OpenOptions::new();
-    how.read(true).append(true).create(true).mode(0o600);
+    let mut how = own();
+    how.read(true).append(true).create(true);
     let clock = Clock::system();
     let start = clock.now();
     let nap = rustix::thread::Timespec { tv_sec: 0, tv_nsec: NAP_NANOS };
@@ -62,9 +62,25 @@ pub(crate) fn exists(dir: &Path) -> bool {
     dir.join("layout").exists()
 }
 
+/// Refuses a directory in which somebody else could have put a file or a link, or still can.
+fn is_private(dir: &Path) -> Result<(), Error> {
+    private_dir(dir)?;
+    // What was put there while it was open to others is still there.
+    for entry in std::fs::read_dir(dir).map_err(|e| trouble("list", dir, e))? {
+        own_entry(&entry.map_err(|e| trouble("list", dir, e))?.path())?;
+    }
+    Ok(())
+}
+
 /// Makes the directory what this layout needs, or refuses it. Answers the moment alone in it.
-pub(crate) fn open(dir: &Path) -> Result<File, Error> {
+pub(crate) fn open(dir: &Path, trust_all: bool) -> Result<File, Error> {
+    if !trust_all {
+        private_dir(dir)?;
+    }
     make_dir(dir).map_err(|e| trouble("make", dir, e))?;
+    if !trust_all {
+        is_private(dir)?;
+    }
     let mut file = exclusive(dir)?;
     let path = dir.join("layout");
     let mut text = String::new();

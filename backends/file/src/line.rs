@@ -4,16 +4,14 @@
 //! whose it is, so liveness is still one look per session, and there is room for owner and label
 //! and no limit of links.
 
-use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use distlock_core::{BootInstant, Label, Owner, ReqId};
 use serde::{Deserialize, Serialize};
 
 use crate::live::is_alive;
-use crate::lockfile::make_dir;
+use crate::lockfile::{make_dir, own, read};
 
 /// A place in line. Sorts by arrival: twenty digits of boot-clock nanoseconds, session, request.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -58,8 +56,8 @@ impl Ticket {
 /// Takes a place.
 pub(crate) fn join(line: &Path, ticket: &Ticket, who: &Waiting) -> io::Result<()> {
     let path = line.join(&*ticket.0);
-    let mut how = OpenOptions::new();
-    how.write(true).create(true).truncate(true).mode(0o600);
+    let mut how = own();
+    how.write(true).create(true).truncate(true);
     loop {
         match how.open(&path) {
             Ok(mut file) => return file.write_all(&serde_json::to_vec(who)?),
@@ -120,7 +118,7 @@ pub(crate) fn from_first_alive(line: &Path, sessions: &Path, own: &str) -> io::R
 
 /// Who waits with a ticket; `None` when it has left.
 pub(crate) fn who(line: &Path, ticket: &Ticket) -> Option<Waiting> {
-    let text = std::fs::read(line.join(&*ticket.0)).ok()?;
+    let text = read(&line.join(&*ticket.0)).ok()?;
     // One that has only just arrived may still be writing who it is.
     serde_json::from_slice(&text).ok().or_else(|| {
         let owner = Owner::named(ticket.req()?.to_string()).ok()?;

@@ -1,8 +1,7 @@
 //! Which processes are alive: each keeps a file locked for as long as it lives.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::layout::exclusive;
-use crate::lockfile::make_dir;
+use crate::lockfile::{make_dir, own};
 use crate::trouble::trouble;
 
 /// How many dead sessions a new one clears away.
@@ -78,7 +77,7 @@ impl Session {
 /// The look takes a shared lock for a moment; nobody but the session itself, before its id was
 /// known, ever wants the exclusive one, so it disturbs nobody.
 pub(crate) fn is_alive(sessions: &Path, id: &str) -> io::Result<bool> {
-    let file = match File::open(sessions.join(format!("{id}.live"))) {
+    let file = match own().read(true).open(sessions.join(format!("{id}.live"))) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(e),
@@ -118,7 +117,7 @@ fn remove(sessions: &Path, id: &str) {
 }
 
 fn lock_new(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let file = own().write(true).create_new(true).open(path)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)
 }

@@ -1,11 +1,11 @@
 //! One lock file: open it, lock it, make sure that it still is the one at its path.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::record::Record;
@@ -99,7 +99,7 @@ impl Drop for LockFile {
 /// Whether the file at a path is this one.
 pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let mine = file.metadata()?;
-    match std::fs::metadata(path) {
+    match std::fs::symlink_metadata(path) {
         Ok(there) => Ok((mine.dev(), mine.ino()) == (there.dev(), there.ino())),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e),
@@ -108,7 +108,7 @@ pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 /// Reads a record without the lock: for eyes. `None` when there is none or it is being written.
 pub(crate) fn peek(path: &Path) -> Option<Record> {
-    let file = File::open(path).ok()?;
+    let file = own().read(true).open(path).ok()?;
     let mut last: Option<Record> = None;
     // A read beside a write may see half of each; two equal ones in a row have seen neither.
     for _ in 0..8 {
@@ -137,15 +137,34 @@ fn read_at(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let mut how = OpenOptions::new();
-    how.read(true).write(true).create(true).truncate(false).mode(0o600);
-    match how.open(path) {
+    let mut how = own();
+    how.read(true).write(true).create(true).truncate(false);
+    let file = match how.open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             make_dir(path.parent().unwrap_or(Path::new("/")))?;
             how.open(path)
         }
         other => other,
+    }?;
+    // A hard link to a file that is somebody's would be overwritten as well.
+    match file.metadata()? {
+        meta if meta.is_file() && meta.nlink() <= 1 => Ok(file),
+        _ => Err(Errno::LOOP.into()),
     }
+}
+
+/// How every file of the store is opened: for this user alone, and never by way of a link.
+pub(crate) fn own() -> OpenOptions {
+    let mut how = OpenOptions::new();
+    how.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    how
+}
+
+/// Reads a small file of the store.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    own().read(true).open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Makes a directory for this user alone; one that is there already stays as it is.

@@ -37,12 +37,15 @@ pub struct FileOptions {
     pub retention: Duration,
     /// Whether this client only looks: it makes no directory.
     pub look_only: bool,
+    /// Whether to use a directory although other users can write in it or above it. Links are not
+    /// followed even then.
+    pub trust_all: bool,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
         let retention = Duration::from_secs(3600);
-        Self { clock: Clock::system(), retention, look_only: false }
+        Self { clock: Clock::system(), retention, look_only: false, trust_all: false }
     }
 }
 
@@ -68,12 +71,13 @@ impl FileStore {
     /// a few file operations.
     ///
     /// # Errors
-    /// [`Kind::Refused`] when it is not on a local file system, [`Kind::Layout`] when a newer
+    /// [`Kind::Refused`] when it is not on a local file system or other users can write in it,
+    /// [`Kind::Layout`] when a newer
     /// version made it, [`Kind::Credentials`] when this user may not write there,
     /// [`Kind::Unreachable`] when there is none and the client only looks, and [`Kind::Store`] for
     /// any other trouble with it.
     pub fn open(dir: impl AsRef<Path>, options: FileOptions) -> Result<Self, Error> {
-        let FileOptions { clock, retention, look_only } = options;
+        let FileOptions { clock, retention, look_only, trust_all } = options;
         let dir = dir.as_ref();
         let dir = std::path::absolute(dir).map_err(|e| trouble("find", dir, e))?;
         LocalFs::of(&dir)?;
@@ -84,7 +88,7 @@ impl FileStore {
             )
             .with_hint("the first lock taken there makes the directory"));
         }
-        let alone = layout::open(&dir)?;
+        let alone = layout::open(&dir, trust_all)?;
         let mut promise = CAPABILITY.clone();
         // Once more: what was made may be a mount point or a link.
         if LocalFs::of(&dir)?.volatile {

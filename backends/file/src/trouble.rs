@@ -3,11 +3,12 @@
 use std::io;
 use std::path::Path;
 
+use distlock_core::host::link;
 use distlock_core::{Error, Kind};
 
 /// An error about a path, with what to do next where that is known.
 pub(crate) fn trouble(what: &str, path: &Path, e: io::Error) -> Error {
-    let path = path.display();
+    let (at, path) = (path, path.display());
     match e.kind() {
         io::ErrorKind::PermissionDenied => {
             Error::new(Kind::Credentials, format!("cannot {what} {path}"))
@@ -26,6 +27,7 @@ pub(crate) fn trouble(what: &str, path: &Path, e: io::Error) -> Error {
                 .transient()
                 .with_hint("make room on that file system")
         }
+        _ if e.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => return link(at),
         _ if e.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => {
             Error::new(Kind::Store, format!("cannot {what} {path}"))
                 .transient()

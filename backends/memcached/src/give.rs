@@ -140,10 +140,23 @@ impl Inner {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        let mut forced = Forced::NoMatch;
-        self.change(lock, None, |seen| {
-            let meant = |s: &&Seen| token.is_none_or(|t| t == s.record.token);
-            let Some(seen) = seen.filter(meant) else {
+        let seen = self.see(lock).await?;
+        self.force_seen(lock, seen, token, how).await
+    }
+
+    /// Takes the lock from the holder that was seen: who came after it while the item changed is
+    /// nobody's to break.
+    async fn force_seen(
+        &self,
+        lock: &FullName,
+        seen: Option<Seen>,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        let Some(seen) = seen else { return Ok(Forced::NoMatch) };
+        let (mut forced, token) = (Forced::NoMatch, token.unwrap_or(seen.record.token));
+        self.change(lock, Some(seen), |seen| {
+            let Some(seen) = seen.filter(|s| s.record.token == token) else {
                 forced = Forced::NoMatch;
                 return Move::Nothing;
             };
@@ -199,5 +212,55 @@ impl Inner {
             }
         }
         Err(errors::trouble("its item changes all the time").transient())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use distlock_core::lease::{Answer, LeaseStore};
+    use distlock_core::seam::Ask;
+    use distlock_core::url::StoreUrl;
+    use distlock_core::{Label, Mode, Name, Namespace, Owner, Patience, ReqId};
+    use distlock_testkit::servers::{Server, memcached};
+
+    use super::*;
+    use crate::Memcached;
+
+    fn ask(owner: &Owner) -> Ask {
+        Ask {
+            lock: FullName { space: Namespace::default(), name: Name::new("x").unwrap() },
+            req: ReqId::random(),
+            owner: owner.clone(),
+            mode: Mode::Exclusive,
+            ttl: Duration::from_secs(10),
+            patience: Patience::Never,
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            label: Label::new(""),
+            block: NonZeroU32::MIN,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_force_takes_the_lock_from_whom_it_saw_and_from_nobody_after() {
+        let server = Server::start(memcached()).await.expect("`cargo xtask setup` installs it");
+        let url = StoreUrl::parse(&format!("memcached://{}", server.addr())).unwrap();
+        let store = Memcached::connect(&url).await.unwrap();
+        let (first, next) = (ask(&Owner::new()), ask(&Owner::new()));
+        assert!(matches!(store.acquire(&first, None).await.unwrap(), Answer::Granted { .. }));
+        // The lock changes hands between the look and the force.
+        let seen = store.0.see(&first.lock).await.unwrap();
+        store.release(&first.key(), None).await.unwrap();
+        assert!(matches!(store.acquire(&next, None).await.unwrap(), Answer::Granted { .. }));
+        let forced = store.0.force_seen(&first.lock, seen, None, Force::Now).await.unwrap();
+        assert_eq!(forced, Forced::NoMatch);
+        assert_eq!(store.release(&next.key(), None).await.unwrap(), Released::Released);
+        // And from whom it saw it takes it, renewed or not.
+        assert!(matches!(store.acquire(&first, None).await.unwrap(), Answer::Spent));
+        let again = ask(&Owner::new());
+        assert!(matches!(store.acquire(&again, None).await.unwrap(), Answer::Granted { .. }));
+        assert_eq!(store.force(&again.lock, None, Force::Now).await.unwrap(), Forced::Done);
     }
 }

@@ -19,6 +19,7 @@ use crate::place::{Files, Place};
 use crate::post::Silent;
 use crate::schema;
 use crate::sweep::Sweep;
+use crate::tombs::{self, Tombs};
 use crate::trouble::trouble;
 
 /// How far ahead of the wall the ceiling is raised.
@@ -69,6 +70,7 @@ struct Meta {
 struct Sheet {
     state: LockState,
     was: Was,
+    tombs: Tombs,
 }
 
 /// What a state was read from.
@@ -188,6 +190,8 @@ impl Ledger {
             }
             applied.replies.push(match sheets.get_mut(lock) {
                 Some(Ok(sheet)) => {
+                    let fetched = sheet.tombs.fetch(&self.conn, lock, &mut sheet.state, op);
+                    fetched.map_err(|e| trouble(&self.file, e))?;
                     let (reply, effects) = play(&mut sheet.state, op, now, silent);
                     if !effects.is_empty() {
                         applied.effects.push((lock.clone(), effects));
@@ -210,9 +214,12 @@ impl Ledger {
         {
             meta.ceiling = top.max(now.wall.0) + micros(AHEAD);
         }
-        let (mut wrote, mut fresh) = (false, 0);
+        let (mut wrote, mut fresh, mut buried) = (false, 0, 0);
         for (lock, sheet) in sheets {
-            let Ok(sheet) = sheet else { continue };
+            let Ok(mut sheet) = sheet else { continue };
+            let Sheet { state, tombs, .. } = &mut sheet;
+            let added = tombs.store(&self.conn, lock, state);
+            buried += added.map_err(|e| trouble(&self.file, e))?;
             if self.write(lock, &sheet, meta.floor, now.lease)? {
                 wrote = true;
                 fresh += u32::from(matches!(sheet.was, Was::New));
@@ -222,6 +229,7 @@ impl Ledger {
             let swept = self.sweep.step(&self.conn, now, fresh, &mut meta.swept);
             meta.floor = meta.floor.max(swept.map_err(|e| trouble(&self.file, e))?);
         }
+        tombs::sweep(&self.conn, now.lease, buried).map_err(|e| trouble(&self.file, e))?;
         if meta != stored {
             self.set_meta(&meta)?;
         }
@@ -252,6 +260,7 @@ impl Ledger {
         let top = "SELECT coalesce(max(hi), 0) FROM lock";
         let top: i64 = self.conn.query_row(top, [], |r| r.get(0)).map_err(wrong)?;
         self.run("DELETE FROM lock")?;
+        self.run("DELETE FROM spent")?;
         meta.floor = meta.floor.max(meta.ceiling).max(unsigned(top));
         meta.boot = self.boot.clone();
         Ok(meta)
@@ -267,10 +276,11 @@ impl Ledger {
             let text = row.get_ref(0)?.as_str()?;
             let was =
                 if text.len() > LONG { Was::Long(text.len()) } else { Was::Text(text.into()) };
-            Ok(decode(text, lock).map(|state| Sheet { state, was }))
+            Ok(decode(text, lock).map(|state| Sheet { state, was, tombs: Tombs::default() }))
         };
         let found = statement.query_row(key, read).optional().map_err(wrong)?;
-        let new = || Ok(Sheet { state: LockState::above(floor), was: Was::New });
+        let (was, tombs) = (Was::New, Tombs::default());
+        let new = || Ok(Sheet { state: LockState::above(floor), was, tombs });
         Ok(found.unwrap_or_else(new))
     }
 
@@ -430,7 +440,7 @@ fn decode(text: &str, lock: &FullName) -> Result<LockState, Error> {
 }
 
 /// SQLite's integers have a sign; ours stay below 2^63.
-fn signed(n: u64) -> i64 {
+pub(crate) fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 

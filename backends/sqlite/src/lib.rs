@@ -22,6 +22,7 @@ mod post;
 mod schema;
 mod store;
 mod sweep;
+mod tombs;
 mod trouble;
 
 pub use options::{SqliteOptions, Sync, capability};

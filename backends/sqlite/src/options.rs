@@ -30,6 +30,8 @@ pub struct SqliteOptions {
     /// Whether this client only looks: it creates no database and no socket, so it can list and
     /// show locks but must not wait for one.
     pub look_only: bool,
+    /// Whether to use a directory although other users can write in it or above it.
+    pub trust_all: bool,
     /// Stands in for the machine's boot id: lets a test reboot.
     #[doc(hidden)]
     pub boot_id: Option<String>,
@@ -60,6 +62,13 @@ impl SqliteOptions {
     #[must_use]
     pub fn look_only(mut self, look_only: bool) -> Self {
         self.look_only = look_only;
+        self
+    }
+
+    /// Sets whether to use a directory although other users can write in it or above it.
+    #[must_use]
+    pub fn trust_all(mut self, trust_all: bool) -> Self {
+        self.trust_all = trust_all;
         self
     }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use distlock_core::host::LocalFs;
+use distlock_core::host::{LocalFs, own_entry, private_dir, trusted_path};
 use distlock_core::{Error, Kind};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, StatxAttributes, StatxFlags, mknodat, statx};
 
@@ -55,11 +55,12 @@ impl Place {
     /// Makes sure that there is a file to open, private to its user.
     #[cfg(test)]
     pub(crate) fn prepare(path: &Path) -> Result<Self, Error> {
-        Self::find(path, true)
+        Self::find(path, true, false)
     }
 
-    /// Finds the file; creates it, private to its user, if `create`.
-    pub(crate) fn find(path: &Path, create: bool) -> Result<Self, Error> {
+    /// Finds the file; creates it, private to its user, if `create`. Refuses a directory in which
+    /// somebody else could put a file or a link, unless `trust_all`.
+    pub(crate) fn find(path: &Path, create: bool, trust_all: bool) -> Result<Self, Error> {
         let text = path.to_string_lossy();
         if text.is_empty() || text == ":memory:" || text.starts_with("file:") {
             return Err(Error::new(Kind::Usage, format!("{text:?} is not the path of a file"))
@@ -70,6 +71,9 @@ impl Place {
         let parent = path.parent().unwrap_or(Path::new("/"));
         // Before anything is created, so that nothing is left on a file system that is refused.
         LocalFs::of(parent)?;
+        if !trust_all {
+            private_dir(parent)?;
+        }
         if create {
             DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(wrong)?;
             let mode = Mode::RUSR | Mode::WUSR;
@@ -81,6 +85,10 @@ impl Place {
             return Err(absent(&path));
         }
         let file = fs::canonicalize(&path).map_err(wrong)?;
+        if !trust_all {
+            trusted_path(&path)?;
+            is_private(&file)?;
+        }
         if file.as_os_str().len() > LONGEST {
             return Err(Error::new(Kind::Usage, "the path is too long for SQLite")
                 .with_hint(format!("at most {LONGEST} bytes, links resolved")));
@@ -104,6 +112,17 @@ impl Place {
         sockets.push(".distlock");
         Ok(Self { file, sockets: sockets.into(), volatile })
     }
+}
+
+/// Refuses files that somebody else has put beside the database, or still could: SQLite opens them
+/// by their names, and follows links.
+fn is_private(file: &Path) -> Result<(), Error> {
+    private_dir(file.parent().unwrap_or(Path::new("/")))?;
+    ["", "-wal", "-shm", "-journal", ".distlock"].into_iter().try_for_each(|suffix| {
+        let mut beside = file.to_owned().into_os_string();
+        beside.push(suffix);
+        own_entry(Path::new(&beside))
+    })
 }
 
 /// Nobody has used a lock here yet, or it is another path that is meant.

@@ -1,7 +1,7 @@
 //! How a connection is opened, and the layout of the file.
 //!
-//! One row a lock, its state as JSON so that the `sqlite3` shell can read it; one row about the
-//! whole. `hi` and `touched` stand beside the state so that the sweep need not decode it.
+//! One row a lock, its state as JSON so that the `sqlite3` shell can read it; one row a tombstone; one
+//! row about the whole. `hi` and `touched` stand beside the state so that the sweep need not decode it.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -13,12 +13,13 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::place::absent;
+use crate::tombs;
 use crate::trouble::{passing, trouble};
 
 /// Marks the file as ours ("dstl").
 const APPLICATION: i32 = 0x6473_746C;
 /// The layout written here.
-const LAYOUT: i32 = 1;
+const LAYOUT: i32 = 2;
 /// How long to wait for another process's transaction.
 pub(crate) const BUSY: Duration = Duration::from_secs(9);
 /// How long a process that only looks waits for one that makes the tables.
@@ -170,7 +171,8 @@ fn layout(conn: &Connection, file: &Path, boot: &Boot, create: bool) -> Result<(
     if mode != "wal" {
         conn.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
     }
-    if ours && version == LAYOUT {
+    // Who only looks needs nothing that a newer layout adds.
+    if ours && (version == LAYOUT || !create) {
         return Ok(());
     }
     conn.execute_batch("BEGIN IMMEDIATE")?;
@@ -182,11 +184,16 @@ fn layout(conn: &Connection, file: &Path, boot: &Boot, create: bool) -> Result<(
 /// Inside the write lock: whoever comes second finds it done.
 fn make(conn: &Connection, boot: &Boot) -> rusqlite::Result<()> {
     let version: i32 = conn.pragma_query_value(None, "user_version", |r| r.get(0))?;
-    if version != 0 {
+    if version == LAYOUT {
         return Ok(());
     }
-    conn.execute_batch(TABLES)?;
-    conn.execute("INSERT INTO meta VALUES (1, ?1, ?2, 0, 0, '', '')", [&boot.id, &boot.shift])?;
-    conn.pragma_update(None, "application_id", APPLICATION)?;
+    if version == 0 {
+        conn.execute_batch(TABLES)?;
+        let meta = "INSERT INTO meta VALUES (1, ?1, ?2, 0, 0, '', '')";
+        conn.execute(meta, [&boot.id, &boot.shift])?;
+        conn.pragma_update(None, "application_id", APPLICATION)?;
+    }
+    // Layout 1 kept the tombstones in the states: the next move of a lock puts its own here.
+    conn.execute_batch(tombs::TABLE)?;
     conn.pragma_update(None, "user_version", LAYOUT)
 }

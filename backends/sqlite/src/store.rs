@@ -44,8 +44,8 @@ impl Sqlite {
     /// Opens a database, which is made new if there is none, unless the client only looks.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a path that is no file; [`Kind::Refused`] for a file system that is not
-    /// known as local, a read-only place or another time namespace; [`Kind::Credentials`] for a
+    /// [`Kind::Usage`] for a path that is no file; [`Kind::Refused`] for a directory that other users
+    /// can write in, a file system that is not known as local, a read-only place or another time namespace; [`Kind::Credentials`] for a
     /// file of somebody else; [`Kind::Layout`] for a newer layout or what is no database of ours;
     /// [`Kind::Unreachable`] when others keep it locked for nine seconds, or when there is none and
     /// the client only looks.
@@ -64,8 +64,8 @@ impl Sqlite {
     }
 
     fn open_here(path: &Path, options: SqliteOptions) -> Result<Self, Error> {
-        let SqliteOptions { sync, clock, boot_id, look_only } = options;
-        let place = Place::find(path, !look_only)?;
+        let SqliteOptions { sync, clock, boot_id, look_only, trust_all } = options;
+        let place = Place::find(path, !look_only, trust_all)?;
         let site = format!("sqlite:{}", place.file.display());
         let mut boot = Boot::here()?;
         if let Some(id) = boot_id {
@@ -81,7 +81,7 @@ impl Sqlite {
             let known = Arc::new(Mutex::new(None));
             move || {
                 // Again each time: somebody may have removed the file.
-                let place = Place::find(&place.file, !look_only)?;
+                let place = Place::find(&place.file, !look_only, trust_all)?;
                 let ledger = Ledger::open(&place, boot.clone(), clock.clone(), sync, !look_only)?;
                 // All connections of one store to one file must use one -shm file.
                 let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,14 @@
-//! What stores on one host must know of it: which boot this is, and which file systems are its own.
+//! What stores on one host must know of it: which boot this is, which file systems are its own, and
+//! which directories are its user's.
 
 use std::fs;
 use std::path::Path;
 
 use crate::error::{Error, Kind};
+
+mod trust;
+
+pub use trust::{link, own_entry, private_dir, trusted_path};
 
 /// Which boot of which kernel, seen through which time namespace: what makes two readings of the
 /// boot-time clock comparable.

@@ -208,18 +208,20 @@ async fn backend(mut url: StoreUrl, look: bool) -> Result<Arc<dyn Backend>, Erro
                         .with_hint("full (the default) or normal"));
                 }
             };
+            let trust_all = trust_all(&mut url)?;
             local(&url)?;
-            known(&url, &["synchronous"])?;
-            let options = SqliteOptions::new().sync(sync).look_only(look);
+            known(&url, &["synchronous", "trust"])?;
+            let options = SqliteOptions::new().sync(sync).look_only(look).trust_all(trust_all);
             Ok(Sqlite::open(&url.path, options).await?.into_backend())
         }
         #[cfg(feature = "file")]
         "file" => {
             use distlock_file::{FileOptions, FileStore};
+            let trust_all = trust_all(&mut url)?;
             local(&url)?;
-            known(&url, &[])?;
+            known(&url, &["trust"])?;
             let path = url.path.clone();
-            let options = FileOptions { look_only: look, ..FileOptions::default() };
+            let options = FileOptions { look_only: look, trust_all, ..FileOptions::default() };
             let store = engine::unblock(move || FileStore::open(path, options));
             Ok(store.await?.into_backend())
         }
@@ -263,6 +265,17 @@ async fn backend(mut url: StoreUrl, look: bool) -> Result<Arc<dyn Backend>, Erro
         "zookeeper" | "zk" => Err(missing("zookeeper")),
         other => Err(Error::new(Kind::Usage, format!("no store is called {other:?}"))
             .with_hint(format!("known: {}", schemes().join(", ")))),
+    }
+}
+
+/// Whether a store that is files uses a directory that other users can write in.
+#[cfg(any(feature = "sqlite", feature = "file"))]
+fn trust_all(url: &mut StoreUrl) -> Result<bool, Error> {
+    match url.take("trust").as_deref() {
+        None | Some("owner") => Ok(false),
+        Some("all") => Ok(true),
+        Some(other) => Err(Error::new(Kind::Usage, format!("unknown trust={other}"))
+            .with_hint("owner (the default) or all")),
     }
 }
 

@@ -10,6 +10,7 @@ mod dir;
 mod hostile;
 mod load;
 mod order;
+mod owner;
 mod time;
 mod tokens;
 mod util;
@@ -27,6 +28,7 @@ fn main() {
         hostile::trials(),
         load::trials(),
         order::trials(),
+        owner::trials(),
         time::trials(),
         tokens::trials(),
     ];

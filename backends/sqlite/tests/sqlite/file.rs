@@ -104,7 +104,7 @@ fn newer() {
     let dir = Dir::new();
     run(async {
         cycle(&open(&dir, &Clock::system()).await, "x").await;
-        dir.raw().execute_batch("PRAGMA user_version = 2").unwrap();
+        dir.raw().execute_batch("PRAGMA user_version = 3").unwrap();
         let e = refused(dir.db()).await;
         assert_eq!(e.kind(), Kind::Layout);
         assert!(e.hint().unwrap().contains("upgrade"));

@@ -9,7 +9,9 @@ mod hostile;
 mod kit;
 mod life;
 mod load;
+mod owner;
 mod tokens;
+mod tombs;
 mod wake;
 
 use distlock_testkit::trials;
@@ -26,7 +28,9 @@ fn main() {
             hostile::TRIALS,
             life::TRIALS,
             load::TRIALS,
+            owner::TRIALS,
             tokens::TRIALS,
+            tombs::TRIALS,
             wake::TRIALS,
         ],
     )
