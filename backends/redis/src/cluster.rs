@@ -1,7 +1,8 @@
 //! A cluster: which server serves which slot, and how to follow when slots move.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -22,6 +23,10 @@ use crate::wire::{Fault, Wire};
 const SLOTS: u16 = 16384;
 /// How often a call is led on to another server before it fails.
 const REDIRECTIONS: u32 = 8;
+/// How often redirections may have the whole map read anew: each corrects its own slot by itself.
+const MOVED: Duration = Duration::from_secs(1);
+/// How long servers may still answer for the map once a majority has.
+const STRAGGLERS: Duration = Duration::from_millis(100);
 /// How long to wait while the keys of a lock are on two servers at once.
 const MOVING: Duration = Duration::from_millis(20);
 
@@ -44,6 +49,8 @@ pub(crate) struct Cluster {
     /// When the map was last read, and whether that failed: who waited for it shares its fate.
     read: tokio::sync::Mutex<Option<(BootInstant, Result<(), Error>)>>,
     count: AtomicU32,
+    /// When a redirection last had the map read, in nanoseconds since boot.
+    led: AtomicU64,
 }
 
 #[derive(Default)]
@@ -57,7 +64,8 @@ impl Cluster {
     pub(crate) fn new(shared: Arc<Shared>, seeds: Vec<Address>, session: String) -> Arc<Self> {
         let map = Map { slots: vec![None; SLOTS.into()], nodes: HashMap::new() };
         let (map, read, count) = (RwLock::new(map), Default::default(), AtomicU32::new(0));
-        Arc::new(Self { shared, seeds, session, map, read, count })
+        let led = AtomicU64::new(0);
+        Arc::new(Self { shared, seeds, session, map, read, count, led })
     }
 
     fn map(&self) -> RwLockReadGuard<'_, Map> {
@@ -79,6 +87,7 @@ impl Cluster {
         let clock = &self.shared.clock;
         let patience = clock.now().plus(self.shared.options.timeout);
         let (mut to, mut asking, mut led) = (None::<Address>, false, 0);
+        let mut reread = false;
         loop {
             let node = match to.take() {
                 Some(address) => self.node(&address),
@@ -96,6 +105,15 @@ impl Cluster {
                 "MOVED" => {
                     to = target(&fault, &link.address);
                     self.moved(slot, to.as_ref());
+                }
+                // It is cut off, or its slot is served by nobody that it knows of: the others may
+                // know better.
+                "CLUSTERDOWN" if !reread => {
+                    reread = true;
+                    let read = self.read_map(clock.now()).await;
+                    if read.is_err() || Arc::ptr_eq(&self.serving(slot).await?, &node) {
+                        return Err(fault.told());
+                    }
                 }
                 // The keys of the lock are on two servers: not for long.
                 "TRYAGAIN" if clock.now() < patience => {
@@ -159,6 +177,15 @@ impl Cluster {
             .with_hint("see CLUSTER INFO: a primary and its replicas may be down"))
     }
 
+    /// Which server keeps a slot, as far as is known without asking: servers that fail apart have
+    /// different numbers.
+    pub(crate) fn shard(&self, slot: u16) -> u64 {
+        let map = self.map();
+        let mut hasher = DefaultHasher::new();
+        map.slots[usize::from(slot)].hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// Who serves a slot, if that is known without asking.
     pub(crate) fn known(self: &Arc<Self>, slot: u16) -> Option<Arc<Node>> {
         let address = self.map().slots[usize::from(slot)].clone()?;
@@ -216,8 +243,23 @@ impl Cluster {
 
     fn moved(self: &Arc<Self>, slot: u16, to: Option<&Address>) {
         self.map_mut().slots[usize::from(slot)] = to.cloned();
-        let cluster = self.clone();
         let now = self.shared.clock.now();
+        // One reading for a crowd of redirections.
+        let before = BootInstant::from_nanos(self.led.load(Ordering::Acquire));
+        if now.since(before) < MOVED
+            || self
+                .led
+                .compare_exchange(
+                    before.as_nanos(),
+                    now.as_nanos(),
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                )
+                .is_err()
+        {
+            return;
+        }
+        let cluster = self.clone();
         engine::spawn(async move {
             if let Err(e) = cluster.read_map(now).await {
                 tracing::debug!(error = %e, "the map of the cluster cannot be read");
@@ -244,46 +286,98 @@ impl Cluster {
         how
     }
 
+    /// Reads the map over the connections that there are, if most of the servers known answer there,
+    /// else from everybody.
     async fn ask_all(self: &Arc<Self>) -> Result<(), Error> {
+        let (linked, known) = {
+            let map = self.map();
+            let linked = map.nodes.iter().filter(|(_, node)| node.current().is_some());
+            (linked.map(|(a, _)| a.clone()).collect::<HashSet<_>>(), map.nodes.len())
+        };
+        let (mut latest, views, mut trouble) = self.latest(linked).await;
+        if 2 * views <= known {
+            let known: HashSet<_> = self.map().nodes.keys().chain(&self.seeds).cloned().collect();
+            (latest, _, trouble) = self.latest(known).await;
+        }
+        let Some(View { slots, .. }) = latest else { return Err(trouble) };
+        let mut map = self.map_mut();
+        map.nodes.retain(|a, _| slots.iter().flatten().any(|s| s == a));
+        map.slots = slots;
+        Ok(())
+    }
+
+    /// The view of the server that saw the latest election, how many said theirs, and why others did
+    /// not.
+    async fn latest(self: &Arc<Self>, servers: HashSet<Address>) -> (Option<View>, usize, Error) {
         // Side by side: one that is silent must not keep those waiting who look for its successor.
-        let mut asking = JoinSet::new();
-        let known: Vec<Address> = self.map().nodes.keys().cloned().collect();
-        for address in known.into_iter().chain(self.seeds.clone()).collect::<HashSet<_>>() {
+        let (mut asking, asked) = (JoinSet::new(), servers.len());
+        for address in servers {
             let cluster = self.clone();
             #[allow(clippy::disallowed_methods)]
             // ends with this function, on the library's thread
             asking.spawn(async move { cluster.ask(&address).await });
         }
-        let mut trouble = Error::new(Kind::Usage, "a cluster needs a host");
-        while let Some(answer) = asking.join_next().await {
+        let Shared { options, clock, .. } = &*self.shared;
+        let mut trouble = Error::new(Kind::Unreachable, "no server of the cluster answers")
+            .with_hint("see whether its servers run and can be reached");
+        let (mut latest, mut views, mut wait) = (None::<View>, 0, options.timeout);
+        while let Some(Some(answer)) = clock.timeout(wait, asking.join_next()).await {
             match answer {
-                Ok(Ok(slots)) => {
-                    let mut map = self.map_mut();
-                    map.nodes.retain(|a, _| slots.iter().flatten().any(|s| s == a));
-                    map.slots = slots;
-                    return Ok(());
+                Ok(Ok(view)) => {
+                    views += 1;
+                    if latest.as_ref().is_none_or(|l| view.epoch > l.epoch) {
+                        latest = Some(view);
+                    }
                 }
                 Ok(Err(e)) => trouble = e,
                 Err(_) => {}
             }
+            // A majority elects, so one of it knows: no need to wait long for the silent ones.
+            if 2 * views > asked {
+                wait = STRAGGLERS;
+            }
         }
-        Err(trouble)
+        (latest, views, trouble)
     }
 
-    async fn ask(&self, address: &Address) -> Result<Vec<Option<Address>>, Error> {
+    /// How one server sees the cluster: over the connection that there is, if there is one.
+    async fn ask(&self, address: &Address) -> Result<View, Error> {
         let Shared { entry, options, clock, .. } = &*self.shared;
-        let wire = Wire::open(address, entry, clock, options.timeout, None).await?;
-        let mut cmd = redis::cmd("CLUSTER");
-        cmd.arg("SLOTS");
+        let open = self.map().nodes.get(address).and_then(|node| node.current());
+        let made;
+        let wire = match &open {
+            Some(link) => &link.wire,
+            None => {
+                made = Wire::open(address, entry, clock, options.timeout, None).await?;
+                &made
+            }
+        };
         let at = |e: Error| e.store(format!("redis at {address}"));
-        let answer = wire.send(&cmd).await.map_err(|fault| at(not_a_cluster(&fault)))?;
-        Ok(slots(answer, address))
+        let [mut map, mut info] = [redis::cmd("CLUSTER"), redis::cmd("CLUSTER")];
+        let (map, info) = (map.arg("SLOTS"), info.arg("INFO"));
+        let (map, info) = tokio::join!(wire.send(map), wire.send(info));
+        let map = map.map_err(|fault| at(not_a_cluster(&fault)))?;
+        Ok(View { epoch: info.map_or(0, |info| epoch(&info)), slots: slots(map, address) })
     }
 
     /// Ends all connections.
     pub(crate) fn close(&self) {
         self.map_mut().nodes.drain().for_each(|(_, node)| node.close());
     }
+}
+
+/// How one server sees the cluster.
+struct View {
+    /// Counts elections: one that was cut off has an older view, and a lower number.
+    epoch: u64,
+    slots: Vec<Option<Address>>,
+}
+
+/// Reads the answer of `CLUSTER INFO`.
+fn epoch(info: &Value) -> u64 {
+    let text: String = redis::from_redis_value_ref(info).unwrap_or_default();
+    let epoch = text.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
+    epoch.and_then(|epoch| epoch.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Runs a call. While the slot moves, keys that do not exist count as moved already, and most keys

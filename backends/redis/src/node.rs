@@ -1,23 +1,28 @@
 //! One server, or one primary wherever it moves: the connection to it, made anew when it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use distlock_core::lease::{Ears, Wake};
 use distlock_core::{BootInstant, Clock, Error, Kind, engine};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
-use crate::address::Entry;
+use crate::address::{Address, Entry};
 use crate::link::{Link, Terms};
 use crate::options::RedisOptions;
-use crate::place::Place;
+use crate::place::{Place, Watched};
 use crate::wire::{Fault, Hears};
 
 /// How long to wait before connecting again, at first and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How often sentinels are asked whether the primary has moved although it still answers us.
-const WATCH: Duration = Duration::from_secs(1);
+/// How often at most a server is asked whether it is still the one that was entered, and how often a
+/// primary that sentinels watch is at least.
+const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+/// How often one sentinel is asked where the primary is, in case its message was lost.
+const ASKED: Duration = Duration::from_secs(10);
+/// How often a task that waits looks whether it is still needed.
+const NEEDED: Duration = Duration::from_secs(1);
 
 /// A shorter silence says nothing about a connection: a busy machine leaves a thread waiting as long.
 const SILENCE: Duration = Duration::from_millis(400);
@@ -77,7 +82,8 @@ impl Node {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn current(&self) -> Option<Arc<Link>> {
+    /// The connection, if there is one.
+    pub(crate) fn current(&self) -> Option<Arc<Link>> {
         self.slot().as_ref().filter(|link| !link.wire.is_over()).cloned()
     }
 
@@ -218,9 +224,13 @@ impl Node {
             return;
         }
         let (weak, clock) = (Arc::downgrade(self), self.shared.clock.clone());
+        let pace = (self.shared.options.max_ttl / 2).max(LOOK.0);
         let pace = match &self.place {
-            Place::Watched(_) => WATCH,
-            Place::Fixed(_) => (self.shared.options.max_ttl / 2).max(WATCH),
+            Place::Fixed(_) => pace,
+            Place::Watched(watched) => {
+                engine::spawn(attend(weak.clone(), watched.clone(), clock.clone()));
+                pace.min(LOOK.1)
+            }
         };
         engine::spawn(async move {
             loop {
@@ -241,15 +251,27 @@ impl Node {
 
     async fn still_right(&self, link: &Link) -> bool {
         let Shared { options, clock, .. } = &*self.shared;
-        let moved = match &self.place {
-            Place::Fixed(_) => false,
-            // Sentinels that do not answer are no reason to leave a primary that does.
-            Place::Watched(_) => {
-                let found = self.place.find(clock, options.timeout).await;
-                found.is_ok_and(|address| address != link.address)
-            }
-        };
-        !moved && link.is_current().await && link.agree(options, clock).await.is_ok()
+        link.is_current().await && link.agree(options, clock).await.is_ok()
+    }
+
+    /// Leaves the primary if the sentinels together name another one: one alone may be behind. If
+    /// none of them answers, that is no reason to leave a primary that does.
+    async fn leave_if_moved(self: &Arc<Self>, named: &Address) {
+        let Shared { options, clock, .. } = &*self.shared;
+        if self.current().is_none_or(|link| link.address == *named) {
+            return;
+        }
+        let Ok(address) = self.place.find(clock, options.timeout).await else { return };
+        if let Some(link) = self.current()
+            && link.address != address
+        {
+            self.discard(&link);
+            self.reconnect();
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Acquire)
     }
 
     /// Gives up a connection; what is under way on it goes on.
@@ -279,5 +301,32 @@ impl Node {
     /// Ends the connection.
     pub(crate) fn close(&self) {
         self.slot().take();
+    }
+}
+
+/// Follows the primary through one connection to one sentinel, which says when it has moved; through
+/// the next one's when that ends. Ends with the node.
+async fn attend(node: Weak<Node>, watched: Arc<Watched>, clock: Clock) {
+    let needed = || node.upgrade().filter(|node| !node.is_closed());
+    let mut turn = 0;
+    while let Some(timeout) = needed().map(|node| node.shared.options.timeout) {
+        let bell = Arc::new(Notify::new());
+        if let Ok(wire) = watched.listen(turn, &clock, timeout, bell.clone()).await {
+            // After subscribing, so that nothing falls in between.
+            while !wire.is_over()
+                && let Some(address) = watched.named(&wire).await
+                && let Some(node) = needed()
+            {
+                node.leave_if_moved(&address).await;
+                drop(node);
+                let again = clock.now().plus(ASKED);
+                while needed().is_some()
+                    && clock.now() < again
+                    && clock.timeout(NEEDED, bell.notified()).await.is_none()
+                {}
+            }
+        }
+        turn += 1;
+        clock.sleep(AGAIN.1).await;
     }
 }

@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use distlock_core::{Clock, Error, Kind};
 use redis::Value;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::address::{Address, Entry};
-use crate::wire::Wire;
+use crate::wire::{Hears, Wire};
 
 /// How long sentinels may still answer once a majority has.
 const STRAGGLERS: Duration = Duration::from_millis(100);
+
+/// The channel on which a sentinel says that a primary has moved.
+const SWITCHED: &str = "+switch-master";
 
 /// Where the primary is.
 pub(crate) enum Place {
@@ -33,6 +37,31 @@ struct Word {
     /// Counts failovers: the highest is the latest.
     epoch: u64,
     address: Address,
+}
+
+impl Watched {
+    /// A connection to one of the sentinels that rings whenever it says that a primary has moved, and
+    /// when it ends.
+    pub(crate) async fn listen(
+        &self,
+        turn: usize,
+        clock: &Clock,
+        timeout: Duration,
+        bell: Arc<Notify>,
+    ) -> Result<Wire, Error> {
+        let address = &self.sentinels[turn % self.sentinels.len()];
+        let hears: Hears = Arc::new(move |_| bell.notify_one());
+        let wire = Wire::open(address, &self.entry, clock, timeout, Some(hears)).await?;
+        wire.subscribe(SWITCHED).await.map_err(|fault| fault.told())?;
+        Ok(wire)
+    }
+
+    /// Where the primary is, as the sentinel at the other end of a connection sees it.
+    pub(crate) async fn named(&self, wire: &Wire) -> Option<Address> {
+        let mut cmd = redis::cmd("SENTINEL");
+        cmd.arg("MASTER").arg(&self.name);
+        Some(word(wire.send(&cmd).await.ok()?)?.address)
+    }
 }
 
 impl Place {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::{Clock, Error};
+use distlock_core::{BootInstant, Clock, Error};
 use redis::Value;
 
 use crate::call::Call;
@@ -15,7 +15,7 @@ use crate::trouble;
 
 /// The least time for a call on which leases depend: with a short TTL a quarter of it is less than a
 /// first call takes, which may have to connect and to send a script's text.
-const LEAST: Duration = Duration::from_millis(250);
+pub(crate) const LEAST: Duration = Duration::from_millis(250);
 
 /// The servers of one store.
 pub(crate) enum Router {
@@ -79,6 +79,12 @@ impl Router {
         if let Some(answer) = clock.timeout(within, call).await {
             return answer;
         }
+        Err(self.silent(keys, sent, within))
+    }
+
+    /// A call for a lock has had no answer for so long: a connection on which nothing else was
+    /// heard meanwhile is given up.
+    pub(crate) fn silent(&self, keys: &Keys, sent: BootInstant, within: Duration) -> Error {
         let node = match self {
             Self::One(node) => Some(node.clone()),
             Self::Many(cluster) => cluster.known(slot(keys.lock.as_bytes())),
@@ -86,7 +92,7 @@ impl Router {
         if let Some(node) = node {
             node.suspect(sent, within);
         }
-        Err(trouble::silent(within))
+        trouble::silent(within)
     }
 
     /// The connection to where a lock is kept.
@@ -97,12 +103,20 @@ impl Router {
         }
     }
 
+    /// Which server keeps a lock, as far as is known: locks of different ones fail apart.
+    pub(crate) fn shard(&self, keys: &Keys) -> u64 {
+        match self {
+            Self::One(_) => 0,
+            Self::Many(cluster) => cluster.shard(slot(keys.lock.as_bytes())),
+        }
+    }
+
     /// Which locks may share one call: those of one group. In a cluster each is alone: few share a
     /// slot, and while that moves, some of them may have moved and others not.
-    pub(crate) fn group(&self, keys: &Keys) -> String {
+    pub(crate) fn group<'a>(&self, keys: &'a Keys) -> &'a str {
         match self {
-            Self::One(_) => String::new(),
-            Self::Many(_) => keys.lock.clone(),
+            Self::One(_) => "",
+            Self::Many(_) => &keys.lock,
         }
     }
 

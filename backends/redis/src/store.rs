@@ -22,7 +22,9 @@ use distlock_core::seam::{Ask, Backend, Due, Event, Force, Forced, Key, Released
 use distlock_core::state::{Pulse, answer};
 use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, Error, FullName, LockInfo, ReqId, Store, Token, Why};
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 
 use crate::keys::Keys;
 use crate::link::Link;
@@ -32,8 +34,9 @@ use crate::node::Shared;
 use crate::open::Target;
 use crate::promises::capability;
 use crate::replicas;
-use crate::router::Router;
+use crate::router::{LEAST, Router};
 use crate::scan;
+use crate::trouble;
 
 /// A lock, a request and a span: what a batch is made of.
 type Renewable = (Keys, ReqId, Duration);
@@ -104,38 +107,44 @@ impl Redis {
         replicas::wait(link, &self.shared, ttl).await
     }
 
-    /// One call per group of locks that may share it, side by side; answers in order.
+    /// Plays one call per group of locks that may share it, side by side; answers in order. The calls
+    /// to one server go in chunks, each bounded by `within` on its own: what was answered by then
+    /// counts, whatever became of the rest, and one server that is silent keeps no other's back.
     async fn batched<T, R, F>(
         &self,
         items: Vec<T>,
         keys: impl Fn(&T) -> &Keys,
+        within: Duration,
         play: impl Fn(Vec<T>) -> F,
     ) -> Vec<Result<R, Error>>
     where
         F: Future<Output = Result<Vec<R>, Error>>,
     {
         let mut answers: Vec<_> = items.iter().map(|_| None).collect();
-        let mut batches: Vec<(Vec<usize>, Vec<T>)> = Vec::new();
-        let mut open: HashMap<String, usize> = HashMap::new();
+        let mut chunks: Vec<Chunk<T>> = Vec::new();
+        // The chunk of each server, and the call of each group, that there is still room in.
+        let (mut open, mut calls) = (HashMap::<u64, usize>::new(), HashMap::new());
         for (i, item) in items.into_iter().enumerate() {
-            let group = self.router.group(keys(&item));
-            let at = *open
-                .entry(group)
-                .and_modify(|at| {
-                    if batches[*at].0.len() == BATCH {
-                        *at = batches.len();
-                    }
-                })
-                .or_insert(batches.len());
-            if at == batches.len() {
-                batches.push(Default::default());
-            }
-            batches[at].0.push(i);
-            batches[at].1.push(item);
+            let (shard, group) = (self.router.shard(keys(&item)), self.router.group(keys(&item)));
+            let at = match open.get(&shard) {
+                Some(at) if chunks[*at].len < BATCH => *at,
+                _ => {
+                    chunks.push(Chunk { home: keys(&item).clone(), len: 0, calls: Vec::new() });
+                    open.insert(shard, chunks.len() - 1);
+                    chunks.len() - 1
+                }
+            };
+            let chunk = &mut chunks[at];
+            chunk.len += 1;
+            let call = *calls.entry((at, group.to_owned())).or_insert_with(|| {
+                chunk.calls.push(Default::default());
+                chunk.calls.len() - 1
+            });
+            chunk.calls[call].0.push(i);
+            chunk.calls[call].1.push(item);
         }
-        let (places, batches): (Vec<_>, Vec<_>) = batches.into_iter().unzip();
-        let played = join_all(batches.into_iter().map(play)).await;
-        for (places, given) in places.into_iter().zip(played) {
+        let run = |chunk| self.chunk(chunk, within, &play);
+        for (places, given) in join_all(chunks.into_iter().map(run)).await.into_iter().flatten() {
             match given {
                 Ok(given) => places.iter().zip(given).for_each(|(i, r)| answers[*i] = Some(Ok(r))),
                 Err(e) => places.iter().for_each(|i| answers[*i] = Some(Err(e.clone()))),
@@ -143,6 +152,49 @@ impl Redis {
         }
         answers.into_iter().flatten().collect()
     }
+
+    /// The calls of one chunk: what each answered, or that it did not in time.
+    async fn chunk<T, R, F>(
+        &self,
+        chunk: Chunk<T>,
+        within: Duration,
+        play: impl Fn(Vec<T>) -> F,
+    ) -> Vec<(Vec<usize>, Result<Vec<R>, Error>)>
+    where
+        F: Future<Output = Result<Vec<R>, Error>>,
+    {
+        let clock = &self.shared.clock;
+        let (sent, within) = (clock.now(), within.max(LEAST));
+        let mut answers: Vec<_> = chunk.calls.iter().map(|_| None).collect();
+        let (places, items): (Vec<_>, Vec<_>) = chunk.calls.into_iter().unzip();
+        let call = |(n, items)| {
+            let call = play(items);
+            async move { (n, call.await) }
+        };
+        let mut calls: FuturesUnordered<_> = items.into_iter().enumerate().map(call).collect();
+        let collect = async {
+            while let Some((n, answer)) = calls.next().await {
+                answers[n] = Some(answer);
+            }
+        };
+        let late = clock.timeout(within, collect).await.is_none();
+        let late = late.then(|| self.router.silent(&chunk.home, sent, within));
+        let told = |answer: Option<_>| match (answer, &late) {
+            (Some(answer), _) => answer,
+            (None, Some(late)) => Err(late.clone()),
+            (None, None) => Err(trouble::silent(within)),
+        };
+        places.into_iter().zip(answers.into_iter().map(told)).collect()
+    }
+}
+
+/// Calls to one server that are bounded together.
+struct Chunk<T> {
+    /// A lock of that server.
+    home: Keys,
+    len: usize,
+    /// The places of the answers, and what the call is about.
+    calls: Vec<(Vec<usize>, Vec<T>)>,
 }
 
 fn reads(message: &[u8]) -> Option<Wake> {
@@ -177,6 +229,10 @@ impl LeaseStore for Redis {
         true
     }
 
+    fn shard(&self, lock: &FullName) -> u64 {
+        self.router.shard(&Keys::of(lock))
+    }
+
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let keys = Keys::of(&ask.lock);
         let told = self.told("acquire", &ask.lock);
@@ -205,14 +261,11 @@ impl LeaseStore for Redis {
         });
         let shortest = waiting.iter().map(|(_, wait)| *wait).min().unwrap_or_default();
         let play = |batch: Vec<Renewable>| async move {
-            let call = async {
-                let make = |link: &Link| moves::heartbeat(&batch, &link.via, &link.counted);
-                let (value, _) = self.router.play(&batch[0].0, make).await?;
-                moves::pulses(&value, batch.len())
-            };
-            self.router.pressing(&self.shared.clock, &batch[0].0, shortest / 4, call).await
+            let make = |link: &Link| moves::heartbeat(&batch, &link.via, &link.counted);
+            let (value, _) = self.router.play(&batch[0].0, make).await?;
+            moves::pulses(&value, batch.len())
         };
-        let replies = self.batched(beats.collect(), |beat| &beat.0, play).await;
+        let replies = self.batched(beats.collect(), |beat| &beat.0, shortest / 4, play).await;
         // Those whose server failed ask for themselves and learn what is wrong; the others need not.
         let mut pulses = vec![Pulse::Unknown; waiting.len()];
         let mut trouble = None;
@@ -230,16 +283,12 @@ impl LeaseStore for Redis {
         let all = due.iter().map(|d| (Keys::of(&d.key.lock), d.key.req, d.ttl));
         let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
         let play = |batch: Vec<Renewable>| async move {
-            let call = async {
-                let make = |link: &Link| moves::renew(&batch, &link.counted, &link.agreed);
-                let (value, link) = self.router.play(&batch[0].0, make).await?;
-                self.replicated(&link, shortest).await?;
-                moves::renewals(&value, batch.len())
-            };
-            // One server that is silent must not keep the others' answers back.
-            self.router.pressing(&self.shared.clock, &batch[0].0, shortest / 4, call).await
+            let make = |link: &Link| moves::renew(&batch, &link.counted, &link.agreed);
+            let (value, link) = self.router.play(&batch[0].0, make).await?;
+            self.replicated(&link, shortest).await?;
+            moves::renewals(&value, batch.len())
         };
-        let replies = self.batched(all.collect(), |due| &due.0, play).await;
+        let replies = self.batched(all.collect(), |due| &due.0, shortest / 4, play).await;
         let told = |(reply, d): (Result<_, Error>, &Due)| {
             answer::renewed(reply.map_err(self.told("renew", &d.key.lock)))
         };
@@ -316,8 +365,9 @@ impl Redis {
                 // One answer for the whole batch: which of its locks are in use.
                 Ok(vec![moves::inspected(&value, &batch)?])
             };
-            for seen in self.batched(names.iter().map(Keys::of).collect(), |keys| keys, play).await
-            {
+            let (names, within) =
+                (names.iter().map(Keys::of).collect(), 2 * self.shared.options.timeout);
+            for seen in self.batched(names, |keys| keys, within, play).await {
                 found.extend(seen?);
             }
             if found.len() >= limit {

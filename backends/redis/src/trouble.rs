@@ -5,9 +5,10 @@ use redis::{ErrorKind, RedisError};
 
 use crate::address::Address;
 
-/// What the account needs, for an error about permissions.
-const RIGHTS: &str = "grant the account: ~dl:* &dl:* (rl:* for redlock) +@connection +@scripting +@pubsub +@string +@hash \
-                      +@sortedset +@keyspace +info +time +config|get, in a cluster +cluster|slots; with \
+/// What the account needs, for an error about permissions: the line of docs/stores/redis.md.
+const RIGHTS: &str = "grant the account what the page of the store lists: ~dl:* &dl:* (rl:* for redlock) \
+                      +eval +evalsha +subscribe +publish +ping +info +time +config|get +scan and the \
+                      commands on keys; in a cluster +asking +cluster|slots +cluster|info; with \
                       algorithm=plain also the keys that are the locks' names";
 
 /// A connection that did not come about. Nothing was asked for yet.

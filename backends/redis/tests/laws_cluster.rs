@@ -12,7 +12,7 @@ use std::time::Duration;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks, Namespace, engine};
 use distlock_redis::{Kind, RedisOptions, capability, open};
-use distlock_testkit::servers::{Cluster, Wire, raw};
+use distlock_testkit::servers::{Cluster, Redis, Wire, raw};
 use distlock_testkit::{Made, Road, Suite, run};
 use tokio::sync::Mutex;
 
@@ -48,11 +48,17 @@ fn suite() -> Suite {
                     *running = Some(Arc::new(engine::unblock(start).await?));
                 }
                 let servers = running.clone().expect("started");
+                // With no more rights than the page asks for.
+                let page = include_str!("../../../docs/stores/redis-cluster.md");
+                for at in servers.addrs() {
+                    Redis::account(at, page).await?;
+                }
                 let space = format!("site-{}", SITE.fetch_add(1, Ordering::Relaxed));
                 let at: Vec<String> = servers.addrs().iter().map(ToString::to_string).collect();
                 let at = at.join(",");
-                let url =
-                    format!("redis+cluster://{at}?quarantine=off&max_ttl=1h&namespace={space}");
+                let url = format!(
+                    "redis+cluster://app:secret@{at}?quarantine=off&max_ttl=1h&namespace={space}"
+                );
                 Ok(Made::with(url, servers).inside(Namespace::new(space)?))
             })
         },

@@ -4,7 +4,7 @@ use std::time::Duration;
 use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_redis::{Algorithm, Kind, RedisOptions, capability, open};
-use distlock_testkit::servers::{Server, Wire, redis};
+use distlock_testkit::servers::{Redis, Server, Wire, redis};
 use distlock_testkit::{Made, Road, Suite, suite};
 
 suite!(
@@ -18,8 +18,11 @@ suite!(
         ),
         |_| Box::pin(async {
             let server = Server::start(redis()).await?;
-            let url =
-                format!("redis://{}?algorithm=plain&quarantine=off&max_ttl=1h", server.addr());
+            // With no more rights than the page asks for.
+            let page = include_str!("../../../docs/stores/redis-plain.md");
+            Redis::account(server.addr(), page).await?;
+            let query = "algorithm=plain&quarantine=off&max_ttl=1h";
+            let url = format!("redis://app:secret@{}?{query}", server.addr());
             Ok(Made::with(url, server))
         }),
         |url| {
@@ -32,7 +35,7 @@ suite!(
             let mut wire = Wire::to(site.server().addr()).await.expect("a connection");
             wire.leftovers().await.expect("its keys")
         }),
-        &["c0", "}:c", "}:f", "}:i"]
+        &["c0", "}:c", "}:f", "}:i", "dl:epoch"]
     )
     .road(|site| Box::pin(Road::past_its_server(site)))
 );

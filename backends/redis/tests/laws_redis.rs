@@ -4,7 +4,7 @@ use std::time::Duration;
 use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_redis::{Kind, RedisOptions, capability, open};
-use distlock_testkit::servers::{Server, Wire, redis};
+use distlock_testkit::servers::{Redis, Server, Wire, redis};
 use distlock_testkit::{Made, Road, Suite, suite};
 
 suite!(
@@ -15,7 +15,10 @@ suite!(
         ),
         |_| Box::pin(async {
             let server = Server::start(redis()).await?;
-            let url = format!("redis://{}?quarantine=off&max_ttl=1h", server.addr());
+            // With no more rights than the page asks for.
+            let page = include_str!("../../../docs/stores/redis.md");
+            Redis::account(server.addr(), page).await?;
+            let url = format!("redis://app:secret@{}?quarantine=off&max_ttl=1h", server.addr());
             Ok(Made::with(url, server))
         }),
         |url| {

@@ -58,10 +58,18 @@ fn suite() -> Suite {
                     *running = Some(Arc::new(engine::unblock(start).await?));
                 }
                 let servers = running.clone().expect("started");
+                // With no more rights than the page asks for, and a database of its own.
+                let page = include_str!("../../../docs/stores/redis.md");
+                let page = page.replace("+eval ", "+eval +select ");
+                for node in servers.nodes() {
+                    Redis::account(node.addr(), &page).await?;
+                }
                 let db = DATABASE.fetch_add(1, Ordering::Relaxed);
                 let at: Vec<String> = servers.addrs().iter().map(ToString::to_string).collect();
                 let (at, name) = (at.join(","), Sentinels::SERVICE);
-                let url = format!("redis+sentinel://{at}/{name}/{db}?quarantine=off&max_ttl=1h");
+                let url = format!(
+                    "redis+sentinel://app:secret@{at}/{name}/{db}?quarantine=off&max_ttl=1h"
+                );
                 Ok(Made::with(url, Share { servers, db }))
             })
         },

@@ -80,3 +80,38 @@ async fn a_line_of_ten_thousand_is_handed_over_as_cheaply_as_one_of_ten() {
     println!("hand-over: {few} us with 10 in line, {many} us with 10,000");
     assert!(many < 2 * few, "{many} us with 10,000 in line, {few} us with 10");
 }
+
+/// The time of a release that lets so many readers in at once.
+async fn let_in(scene: &mut Scene, readers: usize) -> u64 {
+    let name = format!("{readers} readers");
+    let (keys, writer) = (Keys::of(&ask(&name).lock), ask(&name));
+    let join =
+        |ask: &Ask| moves::acquire(&keys, ask, Some(TTL), "via-1", &Counted::All, &Agreed::NONE);
+    let reader = |_| Ask { mode: Mode::Shared, ..ask(&name) };
+    let line: Vec<Ask> = (0..readers).map(reader).collect();
+    scene.send(&[join(&writer)]).await;
+    for some in line.chunks(500) {
+        scene.send(&some.iter().map(join).collect::<Vec<_>>()).await;
+    }
+    let before = scene.spent().await;
+    scene.send(&[moves::release(&keys, &writer.req, &Counted::All)]).await;
+    let cost = scene.spent().await - before;
+    let reply = &scene.send(&[join(&line[readers - 1])]).await[0];
+    let reply = moves::acquired(reply, TTL).unwrap();
+    assert!(matches!(reply, Reply::Granted { waiters: 0, .. }), "{reply:?}");
+    cost
+}
+
+#[tokio::test]
+async fn a_crowd_of_readers_is_let_in_at_a_cost_that_grows_as_the_crowd_does() {
+    let mut scene = Scene::new().await;
+    // The least of a few: a busy machine may take the processor away in the midst of a call.
+    let (mut few, mut many) = (u64::MAX, u64::MAX);
+    for _ in 0..3 {
+        few = few.min(let_in(&mut scene, 200).await);
+        many = many.min(let_in(&mut scene, 900).await);
+        scene.run(redis::cmd("FLUSHALL")).await;
+    }
+    println!("let in: {few} us for 200 readers, {many} us for 900");
+    assert!(many < 9 * few, "{many} us for 900 readers, {few} us for 200");
+}

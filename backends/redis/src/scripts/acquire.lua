@@ -57,7 +57,7 @@ local function acquire()
     if h.phase == @LINGERING then return {5, 0} end
     if h.phase == @REVOKED then return {5, 1} end
     if h.phase == @CLAIMED then
-      h.phase, h.granted, h.expires, h.since, h.deadline = @HELD, now, now + asked.ttl, 0, 0
+      h.phase, h.granted, h.expires, h.since, h.deadline, s.index = @HELD, now, now + asked.ttl, 0, 0, nil
       promote()
     end
     return granted(h)

@@ -18,7 +18,7 @@ for _, h in ipairs(s.holds) do
   end
   if h.expires > now then live[#live + 1] = h end
 end
-s.holds = live
+s.holds, s.index = live, nil
 for _, h in ipairs(taken) do spend(h.req, 1, h.expires) end
 if #taken > 0 then promote() end
 close()

@@ -12,7 +12,7 @@ drop_ended()
 settle()
 
 local function release()
-  local h, i = hold_of(req)
+  local h = hold_of(req)
   if not h then
     if ended(req) == 0 then return 1 end
     -- Too late, but its holder is done with it: an acquire still under way must not bring it back.
@@ -22,11 +22,11 @@ local function release()
   if h.phase == @LINGERING then return 1 end
   local till = math.min(h.granted, now) + h.claim.min
   if h.phase == @HELD and till > now then
-    h.phase, h.expires = @LINGERING, till
+    h.phase, h.expires, s.index = @LINGERING, till, nil
     spend(req, 0, till)
     return 1
   end
-  table.remove(s.holds, i)
+  remove(h)
   spend(req, 0, now)
   promote()
   return h.phase == @REVOKED and 3 or 1

@@ -129,6 +129,23 @@ fn enough_rights_in_a_cluster() {
     });
 }
 
+/// What an account for locks has no business with.
+const FORBIDDEN: &[&[&str]] = &[
+    &["flushall"],
+    &["flushdb"],
+    &["keys", "*"],
+    &["rename", "dl:a", "dl:b"],
+    &["swapdb", "0", "1"],
+    &["config", "set", "save", ""],
+    &["client", "kill", "127.0.0.1:1"],
+    &["client", "list"],
+    &["script", "flush"],
+    &["script", "kill"],
+    &["function", "flush"],
+    &["acl", "list"],
+    &["shutdown"],
+];
+
 fn enough_rights() {
     run(async {
         let page = include_str!("../../../../docs/stores/redis.md");
@@ -148,6 +165,21 @@ fn enough_rights() {
         assert_eq!(forced, distlock_core::seam::Forced::Done);
         drop(held);
         locks.close().await;
+        // And no more than that.
+        for page in [
+            page,
+            include_str!("../../../../docs/stores/redis-cluster.md"),
+            include_str!("../../../../docs/stores/redis-plain.md"),
+            include_str!("../../../../docs/stores/redlock.md"),
+        ] {
+            let words: Vec<&str> = line_of_page(page).split(' ').collect();
+            said(&server, &[&["ACL", "SETUSER"], &words[..]].concat()).await;
+            for command in FORBIDDEN {
+                let told = said(&server, &[&["ACL", "DRYRUN", words[0]], *command].concat()).await;
+                assert!(told.contains("no permissions"), "{command:?}: {told}");
+            }
+            said(&server, &["ACL", "DELUSER", words[0]]).await;
+        }
     });
 }
 

@@ -106,7 +106,17 @@ fn suite<const N: usize>(algorithm: Algorithm) -> Suite {
 
 async fn made<const N: usize>(algorithm: &str) -> Result<Made, Error> {
     let nodes = Nodes::start(N).await?;
-    Ok(Made::with(nodes.url(&format!("{LAWS}&algorithm={algorithm}")), nodes))
+    // With no more rights than the page asks for.
+    let page = include_str!("../../../../docs/stores/redlock.md");
+    let page = match algorithm {
+        "plain" => page.replace("~rl:*", "~* ~rl:*").replace("+eval ", "+eval +pttl "),
+        _ => page.to_owned(),
+    };
+    for server in &nodes.0 {
+        Redis::account(server.addr(), &page).await?;
+    }
+    let url = nodes.url(&format!("{LAWS}&algorithm={algorithm}"));
+    Ok(Made::with(url.replace("redlock://", "redlock://app:secret@"), nodes))
 }
 
 /// What is left at any of the nodes.

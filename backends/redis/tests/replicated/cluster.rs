@@ -1,5 +1,6 @@
 //! A cluster that is well: locks on all its nodes, and clients that wake each other.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use distlock_core::{Clock, Error};
@@ -8,8 +9,10 @@ use futures_util::future::try_join_all;
 
 use crate::kit::*;
 
-pub(crate) const TRIALS: Trials =
-    &[("cluster_locks_are_everywhere_listed_renewed_and_handed_over", || play(well()))];
+pub(crate) const TRIALS: Trials = &[
+    ("cluster_locks_are_everywhere_listed_renewed_and_handed_over", || play(well())),
+    ("cluster_a_node_that_forgot_the_others_is_not_believed", || play(forgot())),
+];
 
 const MANY: usize = 1000;
 const TTL: Duration = Duration::from_secs(8);
@@ -62,6 +65,55 @@ async fn woken(cluster: &Cluster) -> Result<(), Error> {
                 .expect("no panic")?;
         }
         give_back(held).await?;
+    }
+    Ok(())
+}
+
+/// How many connections of ours a node has accepted since it started: the test's own say no HELLO.
+async fn accepted(at: SocketAddr) -> u64 {
+    let told = raw(at, &["INFO", "commandstats"]).await.expect("an answer").to_string();
+    let line = told.lines().find_map(|l| l.strip_prefix("cmdstat_hello:calls="));
+    line.and_then(|l| l.split(',').next()?.parse().ok()).expect("a number")
+}
+
+/// A node whose slots were taken over, and that is taken out of the cluster, answers CLUSTERDOWN to
+/// whoever still asks it, and serves nothing by its own map: the others know better.
+async fn forgot() -> Result<(), Error> {
+    let cluster = Cluster::with(1, |redis| redis).await?;
+    let url = cluster_url(&cluster, "quarantine=off");
+    let a = connect(&url).await?;
+    let mut names = Vec::new();
+    for node in 0..3 {
+        names.push(name_at(&cluster, node, "n").await?);
+        give_back(take(&a, &names[node], TTL).await?).await?;
+    }
+    // The map is read over the connections that there are.
+    let before = accepted(cluster.addrs()[1]).await;
+    for _ in 0..3 {
+        a.list("").await?;
+    }
+    assert_eq!(accepted(cluster.addrs()[1]).await, before, "connected to again");
+    // Taken out of the cluster behind our back.
+    let (gone, replica) = (cluster.nodes()[0].addr(), cluster.nodes()[3].addr());
+    let told = raw(replica, &["CLUSTER", "FAILOVER"]).await.expect("an answer");
+    assert_eq!(told.to_string(), "OK");
+    cluster.failed_over(slot_of(&cluster, &names[0]).await?, 0).await?;
+    until("it follows", async || {
+        raw(gone, &["ROLE"]).await.is_ok_and(|role| role.to_string().contains("slave"))
+    })
+    .await;
+    assert_eq!(
+        raw(gone, &["CLUSTER", "RESET", "HARD"]).await.expect("an answer").to_string(),
+        "OK"
+    );
+    give_back(take(&a, &names[0], TTL).await?).await?;
+    // Nor by who comes now, to it first.
+    for n in 0..5 {
+        let b = connect(&url).await?;
+        let name = name_at(&cluster, 1, &format!("later-{n}")).await?;
+        for name in [&name, &names[0]] {
+            give_back(take(&b, name, TTL).await?).await?;
+        }
     }
     Ok(())
 }

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use distlock_core::{Error, Kind};
-use distlock_testkit::servers::{Sentinels, raw};
+use distlock_core::{Clock, Error, Kind};
+use distlock_testkit::servers::{Sentinels, Server, raw};
 
 use crate::kit::*;
 
-pub(crate) const TRIALS: Trials =
-    &[("sentinel_troubles_are_told_or_overcome", || play(troubles()))];
+pub(crate) const TRIALS: Trials = &[
+    ("sentinel_troubles_are_told_or_overcome", || play(troubles())),
+    ("sentinel_one_connection_to_one_sentinel_is_enough", || play(followed())),
+];
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -48,4 +50,55 @@ async fn troubles() -> Result<(), Error> {
     assert!(e.kind() == Kind::Credentials && !format!("{e:?}").contains("wrong\""), "{e:?}");
     let b = connect(&format!("{url}&sentinel_password=hush")).await?;
     give_back(take(&b, "n", TTL).await?).await
+}
+
+/// How many connections a sentinel has accepted since it started, this one included.
+async fn accepted(sentinel: &Server) -> u64 {
+    let told = raw(sentinel.addr(), &["INFO", "stats"]).await.expect("an answer").to_string();
+    let line = told.lines().find_map(|l| l.strip_prefix("total_connections_received:"));
+    line.and_then(|n| n.parse().ok()).expect("a number")
+}
+
+/// Which of the sentinels somebody listens to.
+async fn listened_to(set: &Sentinels) -> Vec<usize> {
+    let mut found = Vec::new();
+    for (i, sentinel) in set.sentinels().iter().enumerate() {
+        let clients = raw(sentinel.addr(), &["CLIENT", "LIST"]).await;
+        if clients.is_ok_and(|told| told.to_string().contains(" sub=1 ")) {
+            found.push(i);
+        }
+    }
+    found
+}
+
+async fn followed() -> Result<(), Error> {
+    let set = Sentinels::start().await?;
+    let a = connect(&sentinel_url(&set, "quarantine=off")).await?;
+    give_back(take(&a, "n", TTL).await?).await?;
+    let mut at = Vec::new();
+    until("it listens to one", async || {
+        at = listened_to(&set).await;
+        at.len() == 1
+    })
+    .await;
+    // Sentinels connect to each other once, and our own questions count.
+    let mut before = Vec::new();
+    for sentinel in set.sentinels() {
+        before.push(accepted(sentinel).await);
+    }
+    Clock::system().sleep(Duration::from_secs(4)).await;
+    for (sentinel, before) in set.sentinels().iter().zip(before) {
+        assert_eq!(accepted(sentinel).await, before + 1, "connected to again");
+    }
+    // When that one ends, another is listened to.
+    set.sentinels()[at[0]].kill();
+    let next = async || listened_to(&set).await.iter().any(|i| *i != at[0]);
+    until("it listens to another one", next).await;
+    // A primary that is replaced while it lives and answers is left.
+    let old = set.primary().await?.addr();
+    let alive = set.sentinels().iter().find(|s| s.is_running()).expect("two are left");
+    let told = raw(alive.addr(), &["SENTINEL", "FAILOVER", Sentinels::SERVICE]).await;
+    assert_eq!(told.expect("an answer").to_string(), "OK");
+    assert_ne!(set.failed_over(old).await?.addr(), old);
+    give_back(take_in_the_end(&a, "n", TTL).await).await
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use distlock_core::{Error, Kind};
 
-use super::{Port, Program, Server, WallClock};
+use super::{Port, Program, Reply, Server, WallClock, raw};
 
 mod disk;
 
@@ -135,6 +135,24 @@ impl Redis {
         self = self.arg("cluster-enabled", "yes").arg("cluster-port", &bus.number().to_string());
         self.bus = Some(bus);
         Ok(self)
+    }
+
+    /// Makes the account that a store's page tells people to make, at a server that is up: the line
+    /// `ACL SETUSER …` of the page's text. The page's example of names that are locks becomes all.
+    ///
+    /// # Errors
+    /// When the page has no such line, or the server refuses it.
+    ///
+    /// # Cancel safety
+    /// The account may be there.
+    pub async fn account(at: SocketAddr, page: &str) -> Result<(), Error> {
+        let trouble = |e| Error::new(Kind::Store, "no account").because(e);
+        let line = page.lines().find_map(|l| l.strip_prefix("ACL SETUSER "));
+        let line = line.ok_or_else(|| Error::new(Kind::Usage, "the page has no ACL line"))?;
+        let line = line.replace("~orders/*", "~*");
+        let command: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(line.split(' ')).collect();
+        let told = raw(at, &command).await.and_then(Reply::ok);
+        told.map(drop).map_err(trouble)
     }
 
     /// The program with these options.

@@ -1,15 +1,7 @@
 -- When time alone could change something for a mode; -1 for never.
 local function left(mode)
   local till = -1
-  for _, h in ipairs(s.holds) do
-    if till < 0 then
-      till = h.expires
-    elseif mode > 0 then
-      till = math.min(till, h.expires)
-    else
-      till = math.max(till, h.expires)
-    end
-  end
+  if #s.holds > 0 then till = mode > 0 and index().first or index().last end
   if s.delay > now then till = math.max(till, s.delay) end
   return till < 0 and till or math.max(0, till - now)
 end

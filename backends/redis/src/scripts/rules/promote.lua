@@ -1,22 +1,13 @@
 -- Who is let in: by compatibility, by turn, and by being within earshot.
 -- The hold that lets a claim in as a re-entry.
 local function joins(c)
-  for _, h in ipairs(s.holds) do
-    if h.phase == @HELD and h.claim.mode == c.mode and h.claim.owner == c.owner then return h end
-  end
+  return #s.holds > 0 and index().held[crowd(c)]
 end
 
 local function fits(mode)
-  if mode == 0 then return #s.holds == 0 end
-  local tokens, n = {}, 0
-  for _, h in ipairs(s.holds) do
-    if h.claim.mode ~= mode then return false end
-    if not tokens[h.token] then
-      tokens[h.token] = true
-      n = n + 1
-    end
-  end
-  return mode < 0 or n < mode
+  if #s.holds == 0 then return true end
+  local x = index()
+  return mode ~= 0 and not x.mixed and x.mode == mode and (mode < 0 or x.n < mode)
 end
 
 local function tokens_for(c)
@@ -33,6 +24,7 @@ local function grant(req, c, phase, till, since, deadline)
   local h = {req = req, phase = phase, expires = till, granted = now, token = token, block = block,
     since = since, deadline = deadline, claim = c}
   s.holds[#s.holds + 1] = h
+  if s.index then count(s.index, h) end
   return h
 end
 
@@ -51,34 +43,35 @@ local function reached(req, via)
   return false
 end
 
--- The first in line whose owner holds the lock already.
-local function first_again()
-  local owners, any = {}, false
-  for _, h in ipairs(s.holds) do
-    if h.phase == @HELD then
-      local k = crowd(h.claim)
-      if owners[k] == nil then
-        owners[k] = call('HEXISTS', s.W, k) == 1
-        any = any or owners[k]
-      end
+-- The first in line whose owner holds the lock already. Who holds it does not change while waiters
+-- are promoted: `p` has how many of them there are, and how many of the line were looked at.
+local function first_again(p)
+  if not p.owners then
+    p.owners, p.n, p.from = {}, 0, 0
+    for k in pairs(#s.holds > 0 and index().held or {}) do
+      local n = tonumber(call('HGET', s.W, k) or 0)
+      p.owners[k] = n > 0
+      p.n = p.n + n
     end
   end
-  local from = 0
-  while any and from < s.queued - s.deaf do
-    for _, req in ipairs(call('ZRANGE', s.Q, from, math.min(from + 100, s.queued - s.deaf) - 1)) do
+  while p.n > 0 and p.from < s.queued - s.deaf do
+    local some = call('ZRANGE', s.Q, p.from, math.min(p.from + 100, s.queued - s.deaf) - 1)
+    if #some == 0 then return end
+    for _, req in ipairs(some) do
       local blob = call('HGET', s.W, req)
       local c = blob and claim(blob)
-      if c and owners[crowd(c)] then return req, c, tonumber(call('ZSCORE', s.Q, req)) end
+      if c and p.owners[crowd(c)] then
+        p.n = p.n - 1 -- it leaves its place, whatever becomes of it
+        return req, c, tonumber(call('ZSCORE', s.Q, req))
+      end
+      p.from = p.from + 1
     end
-    from = from + 100
   end
 end
 
 local function first_in_line()
   if s.delay > now then return end
-  for _, h in ipairs(s.holds) do
-    if h.claim.mode == 0 then return end
-  end
+  if #s.holds > 0 and index().exclusive then return end
   local head = call('ZRANGE', s.Q, 0, 0, 'WITHSCORES')
   local req = head[1]
   local blob = req and call('HGET', s.W, req)
@@ -90,9 +83,10 @@ end
 -- Grants the head while it fits. A waiter who cannot be told keeps its place, passed over until it
 -- is heard of; its tokens are used up, as if it had held for a moment.
 local function promote()
+  local p = {}
   for _ = 1, @STEP do
     if s.queued == s.deaf then return end
-    local req, c, since = first_again()
+    local req, c, since = first_again(p)
     if not req then req, c, since = first_in_line() end
     if not req then return end
     local deadline = tonumber(call('ZSCORE', s.D, req) or 0)

@@ -20,7 +20,7 @@ end
 
 local function open(at, value)
   s.H, s.Q, s.D, s.W, s.Z = KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3], KEYS[at + 4]
-  v = value
+  v, s.index = value, nil
   s.hi, s.delay, s.queued, s.deaf, s.stones, s.kept, s.line_kept, s.soonest, s.latest, s.oldest, s.ring, s.holds =
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '', {}
   if not v then return end
@@ -56,11 +56,5 @@ local function close()
     call('SET', s.H, text, 'PXAT', (s.kept - s.kept % 1000) / 1000)
   elseif text ~= v then
     call('SET', s.H, text, 'KEEPTTL')
-  end
-end
-
-local function hold_of(req)
-  for i, h in ipairs(s.holds) do
-    if h.req == req then return h, i end
   end
 end

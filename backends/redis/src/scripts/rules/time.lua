@@ -12,6 +12,7 @@ local function drop_ended()
     end
   end
   s.stirred = s.stirred or #live < #s.holds
+  if #live < #s.holds then s.index = nil end
   s.holds = live
   if s.queued == 0 or s.soonest > now then return end
   s.stirred = true
