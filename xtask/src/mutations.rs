@@ -589,8 +589,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "etcd: a compacted watch not asked for again",
         file: "backends/etcd/src/wire/watches.rs",
-        old: "if state.stands(spot).is_some() {\n                    state.watch",
-        new: "if false {\n                    state.watch",
+        old: "if state.stands(&spot).is_some() {\n                state.watch",
+        new: "if false {\n                state.watch",
         package: "distlock-etcd",
         target: "etcd",
         test: "a_watch_of_ones_own_is_asked_for_again_after_a_compaction",

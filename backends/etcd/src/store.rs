@@ -284,7 +284,10 @@ impl LineStore for Etcd {
 
     async fn join(&self, ask: &Ask) -> Result<Joined<EtcdPlace>, Error> {
         for _ in 0..LEASES {
-            let (session, _) = self.client.session(ask.ttl).await?;
+            // Without a lease nothing was sent of the request itself, unless it was sent before.
+            let sent = self.client.entries.knows(&ask.req);
+            let unsent = |e: Error| if sent { e } else { e.not_applied() };
+            let (session, _) = self.client.session(ask.ttl).await.map_err(unsent)?;
             let turn = self.client.link.turn().await?;
             // In a box made only now: a crowd that waits for its turn must not carry the call's state.
             if let Some(joined) = Box::pin(self.enter(ask, session, turn)).await? {

@@ -122,6 +122,22 @@ pub(crate) fn look(lock: &FullName, mode: Mode, mine: i64) -> TxnRequest {
     TxnRequest { success: ahead(lock, mode, mine), ..TxnRequest::default() }
 }
 
+/// One entry, as the member that is asked knows it.
+pub(crate) fn there(key: &str) -> RequestOp {
+    op(Do::Range(RangeRequest { key: key.into(), serializable: true, ..RangeRequest::default() }))
+}
+
+/// How many stand in a line, as the member that is asked knows it.
+pub(crate) fn crowd(line: &str) -> RequestOp {
+    op(Do::Range(RangeRequest {
+        key: line.into(),
+        range_end: keys::after(line),
+        count_only: true,
+        serializable: true,
+        ..RangeRequest::default()
+    }))
+}
+
 /// Reads one entry.
 pub(crate) fn read(key: &str) -> TxnRequest {
     TxnRequest { success: vec![get(key)], ..TxnRequest::default() }

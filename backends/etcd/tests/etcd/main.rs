@@ -8,9 +8,11 @@ mod errors;
 mod handover;
 mod interop;
 mod kit;
+mod logins;
 mod moves;
 mod replies;
 mod seats;
+mod silence;
 mod steps;
 mod together;
 mod waiting;
@@ -31,9 +33,11 @@ fn main() {
             errors::TRIALS,
             handover::TRIALS,
             interop::TRIALS,
+            logins::TRIALS,
             moves::TRIALS,
             replies::TRIALS,
             seats::TRIALS,
+            silence::TRIALS,
             together::TRIALS,
             waiting::TRIALS,
         ],
