@@ -4,6 +4,7 @@
 
 mod child;
 mod cluster;
+mod crowds;
 mod errors;
 mod handover;
 mod interop;
@@ -30,6 +31,7 @@ fn main() {
         Some(AT_ONCE),
         &[
             cluster::TRIALS,
+            crowds::TRIALS,
             errors::TRIALS,
             handover::TRIALS,
             interop::TRIALS,
