@@ -118,15 +118,21 @@ impl Client {
         Box::pin(self.refresh(session)).await
     }
 
+    /// On the library's own thread, once for all who need it: whoever began it may be dropped, or
+    /// not run for a while. Each waits for as long as a call may take.
     async fn refresh(self: &Arc<Self>, session: &Arc<Session>) -> Result<Option<Lease>, Error> {
-        let _one = session.gate.lock().await;
-        if session.is_fresh(self.moment()) {
-            return Ok(self.lease(session));
-        }
-        match session.kept() {
-            Some(_) => self.keep_alive(session).await,
-            None => self.grant(session).await.map(|()| self.lease(session)),
-        }
+        let (client, of) = (self.clone(), session.clone());
+        let kept = session.flight.join(|| async move {
+            if of.is_fresh(client.moment()) {
+                return Ok(client.lease(&of));
+            }
+            match of.kept() {
+                Some(_) => client.keep_alive(&of).await,
+                None => client.grant(&of).await.map(|()| client.lease(&of)),
+            }
+        });
+        let kept = self.clock().timeout(self.link.timeout, kept).await.flatten();
+        kept.unwrap_or_else(|| Err(self.link.late()))
     }
 
     async fn grant(&self, session: &Session) -> Result<(), Error> {

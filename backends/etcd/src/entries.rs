@@ -10,6 +10,7 @@ use distlock_core::{FullName, ReqId};
 use crate::place::Place;
 use crate::seats::Seat;
 use crate::session::Session;
+use crate::txn::Known;
 
 /// So many requests that left are remembered. One that comes back later than that was kept waiting
 /// by nobody but its own caller.
@@ -61,6 +62,8 @@ struct Tables {
     mine: HashMap<ReqId, Mine>,
     /// Those that stand in line, in its order.
     lines: HashMap<FullName, VecDeque<Arc<Place>>>,
+    /// What is known of the lines that they stand in, by those of them that are shared.
+    known: HashMap<FullName, Known>,
     spent: HashSet<ReqId>,
     forgetting: VecDeque<ReqId>,
 }
@@ -183,6 +186,21 @@ impl Entries {
         line.insert(at, place.clone());
     }
 
+    /// A shared entry has looked at all that is ahead of it.
+    pub(crate) fn looked(&self, lock: &FullName, place: &Place) {
+        let Some(other) = place.other() else { return };
+        let mut tables = self.tables();
+        let (upto, old) = (place.created, tables.known.get(lock));
+        if tables.lines.contains_key(lock) && old.is_none_or(|k| k.upto < upto) {
+            tables.known.insert(lock.clone(), Known { upto, other });
+        }
+    }
+
+    /// What is known of a line.
+    pub(crate) fn known(&self, lock: &FullName) -> Option<Known> {
+        self.tables().known.get(lock).cloned()
+    }
+
     /// Whether anybody of this client stands in a line.
     pub(crate) fn in_line(&self, lock: &FullName) -> bool {
         self.tables().lines.contains_key(lock)
@@ -206,6 +224,7 @@ impl Tables {
         }
         if line.is_empty() {
             self.lines.remove(&mine.key.lock);
+            self.known.remove(&mine.key.lock);
         }
     }
 }

@@ -59,6 +59,11 @@ pub(crate) fn of_spot(spot: &str) -> &str {
     spot.rsplit_once('@').map_or(spot, |(key, _)| key)
 }
 
+/// The create revision of a spot.
+pub(crate) fn created(spot: &str) -> i64 {
+    spot.rsplit_once('@').and_then(|(_, n)| n.parse().ok()).unwrap_or(0)
+}
+
 /// The prefix that an entry is below.
 pub(crate) fn line_of(entry: &str) -> &str {
     &entry[..entry.rfind('/').map_or(0, |slash| slash + 1)]
@@ -111,7 +116,7 @@ mod tests {
                 assert_eq!(key.matches('/').count(), 3, "{key}");
                 assert_eq!(line_of(&key), line(&lock));
                 assert_eq!(parse(key.as_bytes()), Some((lock, "7fffffffffffffff-7")));
-                assert_eq!(of_spot(&spot(&key, 42)), key);
+                assert_eq!((of_spot(&spot(&key, 42)), created(&spot(&key, 42))), (&*key, 42));
                 assert!(seen.insert(key));
             }
         }

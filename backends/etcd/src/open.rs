@@ -116,10 +116,11 @@ fn link(url: &mut StoreUrl) -> Result<Link, Error> {
         }
     };
     let endpoints = url.hosts.iter().map(endpoint).collect::<Result<Vec<_>, _>>()?;
+    let clock = Clock::system();
     Ok(Link {
-        nodes: Nodes::new(endpoints, timeout),
+        nodes: Nodes::new(endpoints, timeout, clock.clone()),
         login: Login::new(login),
-        clock: Clock::system(),
+        clock,
         site: url.to_string(),
         tls,
         timeout,

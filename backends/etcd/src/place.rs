@@ -34,6 +34,8 @@ struct Near {
     ahead: Option<Spot>,
     /// That entry is the first in line.
     next: bool,
+    /// For a shared one: the last ahead that is not, if there is one. `None` before it was looked at.
+    other: Option<Option<Spot>>,
     shown: Option<Box<Shown>>,
 }
 
@@ -66,8 +68,18 @@ impl Place {
     pub(crate) fn saw(&self, line: &Line) {
         let at = line.place(token(self.created));
         let ahead = at.and_then(|i| i.checked_sub(1)).map(|i| line.entries[i].spot.clone());
+        let other = at.filter(|_| self.mode == Mode::Shared).map(|at| {
+            let other = line.entries[..at].iter().rfind(|e| e.mode != Mode::Shared);
+            other.map(|e| e.spot.clone())
+        });
         let mut near = self.near();
         (near.ahead, near.next) = (ahead, at == Some(1) && line.skipped == 0);
+        near.other = other;
+    }
+
+    /// For a shared one that has looked: the last ahead that is not shared, if there is one.
+    pub(crate) fn other(&self) -> Option<Option<Spot>> {
+        self.near().other.clone()
     }
 
     /// Whether its turn may well have come: only the first in line stood ahead of it, or the one just

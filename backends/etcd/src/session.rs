@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::{FullName, Moment};
+use distlock_core::flight::SingleFlight;
+use distlock_core::line::Lease;
+use distlock_core::{Error, FullName, Moment};
 
 use crate::keys;
 use crate::seats::{Seat, Seats};
@@ -21,8 +23,8 @@ pub(crate) struct Session {
     /// Chosen by us, so that asking for it twice makes one.
     pub(crate) id: i64,
     state: Mutex<State>,
-    /// One keep-alive at a time, for all who need one.
-    pub(crate) gate: tokio::sync::Mutex<()>,
+    /// One grant or keep-alive at a time, for all who need one.
+    pub(crate) flight: SingleFlight<Result<Option<Lease>, Error>>,
     /// How many entries are on it, or on their way.
     places: AtomicUsize,
     tombstones: AtomicUsize,
@@ -45,7 +47,7 @@ impl Session {
         Self {
             id: random(),
             state: Mutex::new(State { ttl, kept: None, over: false }),
-            gate: tokio::sync::Mutex::new(()),
+            flight: SingleFlight::default(),
             places: AtomicUsize::new(0),
             tombstones: AtomicUsize::new(0),
             retired: AtomicBool::new(false),

@@ -27,8 +27,9 @@ use crate::entries::Mine;
 use crate::meta::{Meta, revision, token, told};
 use crate::place::{EtcdPlace, Place};
 use crate::session::{Session, random};
+use crate::txn::Known;
 use crate::wire::link::{Answer, Turn};
-use crate::wire::proto::{KeyValue, TxnResponse};
+use crate::wire::proto::{KeyValue, RangeResponse, TxnResponse};
 use crate::wire::trouble::Fault;
 use crate::{keeping, keys, leaving, listing, txn};
 
@@ -53,37 +54,68 @@ impl Etcd {
         EtcdPlace(place)
     }
 
-    /// The line as far as it was read for an entry; `ahead` at most are ahead of it.
-    fn line_of(&self, said: &TxnResponse, mode: Mode, me: i64, ahead: i64) -> Line {
+    /// The line as far as it was read for an entry; `ahead` at most are ahead of it. `None` when it
+    /// is not enough to tell: who was known of has left, and others may be ahead of that one.
+    fn line_of(
+        &self,
+        said: &TxnResponse,
+        mode: Mode,
+        me: i64,
+        ahead: i64,
+        known: Option<&Known>,
+    ) -> Option<Line> {
         let wall = self.wall();
-        let seen = said.header.map_or(0, |h| u64::try_from(h.revision).unwrap_or(0));
-        let count = |n: i64| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
         let mut ranges = txn::ranges(said);
-        let Some(first) = ranges.next() else { return Line { seen, ..Line::default() } };
-        let Some(near) = ranges.next().filter(|_| mode == Mode::Exclusive) else {
-            // All of it up to this entry, nearest first.
-            let told: Vec<_> = first.kvs.iter().rev().map(|kv| told(kv, wall)).collect();
-            let behind = count(first.count - i64::try_from(told.len()).unwrap_or(0));
-            return Line { entries: told, behind, seen, skipped: 0 };
+        let (Some(first), Some(near)) = (ranges.next(), ranges.next()) else {
+            return Some(Line { seen: seen(said), ..Line::default() });
         };
-        let mut entries: Vec<Entry> = first.kvs.iter().map(|kv| told(kv, wall)).collect();
-        let mut near_kvs: Vec<&KeyValue> = near.kvs.iter().take(2).collect();
-        if near_kvs.first().is_none_or(|kv| kv.create_revision != me) {
-            return Line { entries, behind: count(first.count - 1), seen, skipped: 0 };
+        let most = match mode {
+            Mode::Exclusive => 2,
+            Mode::Permit(_) | Mode::Shared => usize::MAX,
+        };
+        let all = |kvs: &[KeyValue]| kvs.iter().map(|kv| told(kv, wall)).collect::<Vec<_>>();
+        if near.kvs.first().is_none_or(|kv| kv.create_revision != me) {
+            let behind = count(first.count - 1);
+            return Some(Line { entries: all(&first.kvs), behind, seen: seen(said), skipped: 0 });
         }
-        let ahead = match near.more {
+        let mut entries = all(&near.kvs[..near.kvs.len().min(most)]);
+        entries.reverse();
+        if let Some(known) = known {
+            // Revisions fall only when the cluster was restored from an older copy.
+            if me <= known.upto {
+                return None;
+            }
+            let other = known.other.as_ref().map(|spot| keys::created(spot));
+            let there = ranges.next().and_then(|r| r.kvs.first());
+            let there = there.filter(|kv| Some(kv.create_revision) == other);
+            if other.is_some() && there.is_none() && entries.iter().all(|e| e.mode == Mode::Shared)
+            {
+                return None;
+            }
+            entries.splice(0..0, there.map(|kv| told(kv, wall)));
+        }
+        let ahead = match near.more || known.is_some() {
             true => ahead.min(first.count - 1),
             false => i64::try_from(near.kvs.len()).unwrap_or(1) - 1,
         };
-        near_kvs.reverse();
-        for kv in near_kvs {
-            if entries.iter().all(|e| e.token != token(kv.create_revision)) {
-                entries.push(told(kv, wall));
-            }
-        }
-        let shown = i64::try_from(entries.len()).unwrap_or(1) - 1;
-        let (skipped, behind) = (count(ahead - shown), count(first.count - 1 - ahead));
-        Line { entries, skipped, behind, seen }
+        Some(line(first, entries, ahead, seen(said), wall))
+    }
+
+    /// The line for a shared entry that knows the last ahead of it that is not.
+    fn line_past(&self, said: &TxnResponse, me: &Place) -> Line {
+        let wall = self.wall();
+        let mut ranges = txn::ranges(said);
+        let (Some(first), Some(own)) = (ranges.next(), ranges.next()) else {
+            return Line { seen: seen(said), ..Line::default() };
+        };
+        let upto = ranges.next().map_or(&[][..], |r| &r.kvs);
+        let mut entries: Vec<_> = upto.iter().rev().map(|kv| told(kv, wall)).collect();
+        let own = own.kvs.first().filter(|kv| kv.create_revision == me.created);
+        let Some(own) = own else {
+            return Line { entries, seen: seen(said), ..Line::default() };
+        };
+        entries.push(told(own, wall));
+        line(first, entries, me.ahead.min(first.count - 1), seen(said), wall)
     }
 
     /// The line was read for an entry; whether it is the first.
@@ -111,7 +143,8 @@ impl Etcd {
         // From here on it may arrive, and whoever drops this must be able to undo it.
         let others = client.entries.in_line(&ask.lock);
         let value = Meta::of(ask, self.wall()).bytes();
-        let txn = txn::join(ask, &seat, value, session.id, others);
+        let known = client.entries.known(&ask.lock).filter(|_| ask.mode == Mode::Shared);
+        let txn = txn::join(ask, &seat, value, session.id, others, known.as_ref());
         // Among others of one line there is nothing to gain by going together.
         let answer = match others {
             true => client.link.txn_in_turn(&txn).await,
@@ -119,7 +152,7 @@ impl Etcd {
         };
         drop(turn);
         match answer {
-            Ok(a) => self.joined(ask, &session, seat, a).await,
+            Ok(a) => self.joined(ask, &session, seat, a, known.as_ref()).await,
             // Nothing can arrive on a lease that has ended.
             Err(Fault::NoLease { .. }) => {
                 client.forget(&ask.req);
@@ -147,6 +180,7 @@ impl Etcd {
         session: &Arc<Session>,
         seat: Arc<str>,
         answer: Answer<TxnResponse>,
+        known: Option<&Known>,
     ) -> Result<Option<Joined<EtcdPlace>>, Error> {
         let (client, doubt, said) = (&self.client, answer.doubt, txn::joined(answer.said));
         if doubt {
@@ -180,13 +214,18 @@ impl Etcd {
             let count = txn::ranges(&said).next().map(|r| r.count);
             let ahead = count.map_or(0, |n| n - 1);
             let line = match count {
-                Some(_) => self.line_of(&said, ask.mode, now, ahead),
-                None => alone(ask, keys::spot(&seat, now), now),
+                Some(_) => self.line_of(&said, ask.mode, now, ahead, known),
+                None => Some(alone(ask, keys::spot(&seat, now), now)),
             };
             let lease = client.lease(session).ok_or_else(|| ended(client))?;
             let place = Place::new(seat, now, session.clone(), ask.mode, ahead, doubt);
-            place.saw(&line);
+            line.iter().for_each(|line| place.saw(line));
             let place = self.place(ask, place, ahead == 0);
+            let line = match line {
+                Some(line) => line,
+                None => self.line(&ask.lock, &place).await?,
+            };
+            client.entries.looked(&ask.lock, &place.0);
             return Ok(Some(Joined::In { place, line, lease }));
         };
         // An earlier attempt of the same request.
@@ -221,6 +260,26 @@ impl Etcd {
         let behind = u32::try_from(behind.max(0)).unwrap_or(u32::MAX);
         Ok(Joined::Refused(Line { entries, behind, seen, skipped: 0 }))
     }
+}
+
+fn seen(said: &TxnResponse) -> u64 {
+    said.header.map_or(0, |h| u64::try_from(h.revision).unwrap_or(0))
+}
+
+fn count(n: i64) -> u32 {
+    u32::try_from(n.max(0)).unwrap_or(u32::MAX)
+}
+
+/// A line of the first and of those near an entry, which is the last of them; so many are ahead.
+fn line(first: &RangeResponse, near: Vec<Entry>, ahead: i64, seen: u64, wall: u64) -> Line {
+    let mut entries: Vec<Entry> = first.kvs.iter().map(|kv| told(kv, wall)).collect();
+    // The first was read with its value, those near perhaps without.
+    let holder = entries.first().map(|e| e.token);
+    entries.extend(near.into_iter().filter(|e| Some(e.token) != holder));
+    let shown = i64::try_from(entries.len()).unwrap_or(1) - 1;
+    let ahead = ahead.max(shown);
+    let (skipped, behind) = (count(ahead - shown), count(first.count - 1 - ahead));
+    Line { entries, skipped, behind, seen }
 }
 
 /// The line that one has joined who found it empty.
@@ -284,7 +343,10 @@ impl LineStore for Etcd {
 
     async fn join(&self, ask: &Ask) -> Result<Joined<EtcdPlace>, Error> {
         for _ in 0..LEASES {
-            let (session, _) = self.client.session(ask.ttl).await?;
+            // Without a lease nothing was sent of the request itself, unless it was sent before.
+            let sent = self.client.entries.knows(&ask.req);
+            let unsent = |e: Error| if sent { e } else { e.not_applied() };
+            let (session, _) = self.client.session(ask.ttl).await.map_err(unsent)?;
             let turn = self.client.link.turn().await?;
             // In a box made only now: a crowd that waits for its turn must not carry the call's state.
             if let Some(joined) = Box::pin(self.enter(ask, session, turn)).await? {
@@ -305,12 +367,20 @@ impl LineStore for Etcd {
             true => client.touch(&me.session).await?,
             false => None,
         };
-        let txn = match next {
-            Some(_) => txn::look_as_next(lock, &me.key, me.created),
-            None => txn::look(lock, me.mode, me.created),
+        // Who is shared and has looked before knows whom it waits for.
+        let other = me.other();
+        let txn = match (&next, &other) {
+            (_, Some(other)) => {
+                txn::look_past(lock, other.as_ref().map(|spot| keys::created(spot)), &me.key)
+            }
+            (Some(_), None) => txn::look_as_next(lock, &me.key, me.created),
+            (None, None) => txn::look(lock, me.mode, me.created),
         };
         let said = client.link.txn(&txn).await?.said;
-        let line = self.line_of(&said, me.mode, me.created, me.ahead);
+        let line = match other {
+            Some(_) => self.line_past(&said, me),
+            None => self.line_of(&said, me.mode, me.created, me.ahead, None).unwrap_or_default(),
+        };
         let first = self.looked(me, &line);
         if let Some(lease) = next.filter(|_| first && said.succeeded) {
             me.show(None, lease);

@@ -1,5 +1,6 @@
 //! The transactions, each one round trip.
 
+use distlock_core::line::Spot;
 use distlock_core::seam::Ask;
 use distlock_core::{FullName, Mode, Patience, ReqId};
 
@@ -60,17 +61,31 @@ fn first(lock: &FullName) -> RequestOp {
     op(Do::Range(RangeRequest { limit: 1, ..part(lock, ASCEND) }))
 }
 
-/// The line as far as it matters to an entry: the first, and those up to it, nearest first. The
-/// other modes need to know the modes of all ahead.
-fn ahead(lock: &FullName, mode: Mode, upto: i64) -> Vec<RequestOp> {
+/// What a client knows of a line from an earlier look at it: of all entries up to a create revision,
+/// which is the last that is not shared. That stays so, since whoever comes is behind; only the one
+/// named may leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) upto: i64,
+    pub(crate) other: Option<Spot>,
+}
+
+/// The line as far as it matters to an entry: the first, and those up to it, nearest first. An
+/// exclusive one needs the one just ahead, one of n permits the n just ahead; a shared one the
+/// modes of all ahead that it does not know yet, and whether the one it knows of is still there.
+fn ahead(lock: &FullName, mode: Mode, upto: i64, known: Option<&Known>) -> Vec<RequestOp> {
     let near = RangeRequest { max_create_revision: upto, ..part(lock, DESCEND) };
-    match mode {
-        Mode::Exclusive => {
-            let near = RangeRequest { limit: NEAR, keys_only: true, ..near };
-            vec![first(lock), op(Do::Range(near))]
+    let near = match mode {
+        Mode::Exclusive => RangeRequest { limit: NEAR, keys_only: true, ..near },
+        Mode::Permit(n) => RangeRequest { limit: i64::from(n.get()).saturating_add(1), ..near },
+        Mode::Shared => {
+            let min_create_revision = known.map_or(0, |k| k.upto + 1);
+            RangeRequest { min_create_revision, ..near }
         }
-        Mode::Shared | Mode::Permit(_) => vec![op(Do::Range(near))],
-    }
+    };
+    let mut all = vec![first(lock), op(Do::Range(near))];
+    all.extend(known.and_then(|k| k.other.as_ref()).map(|spot| get(keys::of_spot(spot))));
+    all
 }
 
 /// Joins the line at a seat of one's own, unless the request is there or left it before.
@@ -78,7 +93,14 @@ fn ahead(lock: &FullName, mode: Mode, upto: i64) -> Vec<RequestOp> {
 /// An exclusive request is first tried on an empty line, which is all there is to read then. Without
 /// patience that is all; with it, the other branch joins the line as it is. Where the line is known
 /// not to be empty, that is asked at once.
-pub(crate) fn join(ask: &Ask, key: &str, value: Vec<u8>, lease: i64, others: bool) -> TxnRequest {
+pub(crate) fn join(
+    ask: &Ask,
+    key: &str,
+    value: Vec<u8>,
+    lease: i64,
+    others: bool,
+    known: Option<&Known>,
+) -> TxnRequest {
     let tombstone = keys::tombstone(ask.req);
     let put = PutRequest { key: key.into(), value, lease, ..PutRequest::default() };
     let put = op(Do::Put(put));
@@ -92,7 +114,7 @@ pub(crate) fn join(ask: &Ask, key: &str, value: Vec<u8>, lease: i64, others: boo
         };
     }
     let mut success = vec![put.clone()];
-    success.extend(ahead(&ask.lock, ask.mode, 0));
+    success.extend(ahead(&ask.lock, ask.mode, 0, known));
     let anyway = TxnRequest {
         compare: vec![created(key, 0), created(&tombstone, 0)],
         success,
@@ -119,7 +141,34 @@ pub(crate) fn joined(said: TxnResponse) -> TxnResponse {
 
 /// Reads the line.
 pub(crate) fn look(lock: &FullName, mode: Mode, mine: i64) -> TxnRequest {
-    TxnRequest { success: ahead(lock, mode, mine), ..TxnRequest::default() }
+    TxnRequest { success: ahead(lock, mode, mine, None), ..TxnRequest::default() }
+}
+
+/// Reads the line for a shared entry that knows the last before it that is not: the first, those up
+/// to that one, nearest first, and the entry itself. All between the two are shared.
+pub(crate) fn look_past(lock: &FullName, other: Option<i64>, key: &str) -> TxnRequest {
+    let mut success = vec![first(lock), get(key)];
+    success.extend(other.map(|created| {
+        let upto = RangeRequest { max_create_revision: created, ..part(lock, DESCEND) };
+        op(Do::Range(upto))
+    }));
+    TxnRequest { success, ..TxnRequest::default() }
+}
+
+/// One entry, as the member that is asked knows it.
+pub(crate) fn there(key: &str) -> RequestOp {
+    op(Do::Range(RangeRequest { key: key.into(), serializable: true, ..RangeRequest::default() }))
+}
+
+/// How many stand in a line, as the member that is asked knows it.
+pub(crate) fn crowd(line: &str) -> RequestOp {
+    op(Do::Range(RangeRequest {
+        key: line.into(),
+        range_end: keys::after(line),
+        count_only: true,
+        serializable: true,
+        ..RangeRequest::default()
+    }))
 }
 
 /// Reads one entry.
@@ -141,7 +190,7 @@ pub(crate) fn prove(key: &str, revision: i64) -> TxnRequest {
 /// Reads the line for the one who is next in it, and shows in the same write that it is there: if it
 /// turns out to be the first, nothing is left to prove.
 pub(crate) fn look_as_next(lock: &FullName, key: &str, revision: i64) -> TxnRequest {
-    TxnRequest { success: ahead(lock, Mode::Exclusive, revision), ..prove(key, revision) }
+    TxnRequest { success: ahead(lock, Mode::Exclusive, revision, None), ..prove(key, revision) }
 }
 
 /// Leaves the line, and shows in the same write that the one behind, which is of this client too, is

@@ -7,7 +7,16 @@ use distlock_core::capability::{
     Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
 };
 
-static CAPABILITY: Capability = Capability {
+const NOTES: [&str; 4] = [
+    "the TTL is the session's: all locks of a client with the same TTL end together, and the server may raise or lower it (by default 4 s to 40 s)",
+    "a guard gives up a tenth of its TTL and one tick of the servers (?tick=, by default a quarter of the TTL, at most 2 s): raise it where the servers' tickTime is longer",
+    "tokens are transaction ids: after data is restored from an older copy they start below what was given out",
+    "a lock that was revoked without force is freed by its holder; one of another kind of client can only be removed at once",
+];
+/// Beside the others, for a login below a path that everybody may write to.
+const OPEN: &str = "everybody may write under this path, so the login protects nothing: whoever comes first makes a lock's node and may take entries away (zkCli: setAcl closes it)";
+
+const CAPABILITY: Capability = Capability {
     store: "zookeeper",
     url: "zookeeper://H1,H2,H3/CHROOT",
     scope: "clients of one ensemble",
@@ -33,16 +42,19 @@ static CAPABILITY: Capability = Capability {
     drift_percent: 35,
     drift_floor: Duration::ZERO,
     wall_witness: true,
-    notes: &[
-        "the TTL is the session's: all locks of a client with the same TTL end together, and the server may raise or lower it (by default 4 s to 40 s)",
-        "a guard gives up a tenth of its TTL and one tick of the servers (?tick=, by default a quarter of the TTL, at most 2 s): raise it where the servers' tickTime is longer",
-        "tokens are transaction ids: after data is restored from an older copy they start below what was given out",
-        "a lock that was revoked without force is freed by its holder; one of another kind of client can only be removed at once",
-    ],
+    notes: &NOTES,
 };
 
 /// What the store promises.
 #[must_use]
 pub fn capability() -> &'static Capability {
-    &CAPABILITY
+    static HERE: Capability = CAPABILITY;
+    &HERE
+}
+
+/// The same, where the access list of what is below the path protects nothing.
+pub(crate) fn below_an_open_path() -> &'static Capability {
+    static HERE: Capability =
+        Capability { notes: &[OPEN, NOTES[0], NOTES[1], NOTES[2], NOTES[3]], ..CAPABILITY };
+    &HERE
 }

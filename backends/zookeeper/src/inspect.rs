@@ -1,6 +1,7 @@
 //! What an operator sees, and takes away.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use distlock_core::info::Query;
 use distlock_core::line::{Entry, Line};
@@ -13,7 +14,10 @@ use crate::look::AT_ONCE;
 use crate::names::{self, Child};
 use crate::record::Record;
 use crate::store::Shared;
-use crate::trouble::trouble;
+use crate::trouble::{is_lost, trouble};
+
+/// After a question without an answer the next one waits this long.
+const AGAIN: Duration = Duration::from_millis(50);
 
 impl Shared {
     /// Whole lines, as an operator wants them: up to date with what anybody was told.
@@ -75,7 +79,8 @@ impl Shared {
         Ok(lines)
     }
 
-    /// Takes an entry away.
+    /// Takes an entry away: this very one, also when a lost answer has it asked again. Who holds the
+    /// lock by then is somebody else.
     pub(crate) async fn oust(
         self: &Arc<Self>,
         lock: &FullName,
@@ -84,14 +89,20 @@ impl Shared {
     ) -> Result<Forced, Error> {
         let client = self.any_client().await?;
         let path = format!("{}/{}", self.parent(lock), entry.spot);
+        let mut sent = false;
         loop {
+            let gone = || if sent { Forced::Done } else { Forced::NoMatch };
             let (data, stat) = match client.get_data(&path).await {
                 Ok(found) => found,
-                Err(Zk::NoNode) => return Ok(Forced::NoMatch),
+                Err(Zk::NoNode) => return Ok(gone()),
+                Err(e) if sent && is_lost(&e) => {
+                    self.clock.sleep(AGAIN).await;
+                    continue;
+                }
                 Err(e) => return Err(trouble(e)),
             };
             if token(stat.czxid)? != entry.token {
-                return Ok(Forced::NoMatch);
+                return Ok(gone());
             }
             let done = match (how, Record::read(&data)) {
                 (Force::Now, _) => client.delete(&path, Some(stat.version)).await,
@@ -104,7 +115,8 @@ impl Shared {
             };
             match done {
                 Ok(()) => return Ok(Forced::Done),
-                Err(Zk::NoNode) => return Ok(Forced::NoMatch),
+                Err(Zk::NoNode) => return Ok(gone()),
+                Err(e) if is_lost(&e) => sent = true,
                 // It changed meanwhile: looked at again.
                 Err(Zk::BadVersion) => {}
                 Err(e) => return Err(trouble(e)),

@@ -1,8 +1,9 @@
 //! Joining a line.
 //!
-//! 1. Create the entry, ephemeral and sequential, in one transaction with a write to the lock's own
-//!    node, whose answer says how many children it has. One child: that is us, and first. More:
-//!    read the line. Where others of this client are in line already, only the entry is created.
+//! 1. Create the entry, ephemeral and sequential, and right behind it, without waiting for the
+//!    answer, ask how many children the lock's own node has: a session's questions are answered in
+//!    order, so that counts ours. One child: that is us, and first. More: read the line. Where
+//!    others of this client are in line already, only the entry is created.
 //! 2. No such lock: make its container, and again.
 //! 3. No answer: once connected again in the same session, look for the request's uuid in the line.
 //!    What was sent through another server is refused from then on, so what is not there never
@@ -16,14 +17,14 @@ use std::time::Duration;
 use distlock_core::line::{Joined, Line, Turn, turn};
 use distlock_core::seam::Ask;
 use distlock_core::{Error, Kind, Token};
-use zookeeper_client::{Client, CreateMode, Error as Zk, MultiWriteResult};
+use zookeeper_client::{Client, CreateMode, Error as Zk};
 
 use crate::names;
 use crate::place::Place;
 use crate::record::Record;
 use crate::session::Session;
 use crate::store::Shared;
-use crate::trouble::{is_lost, is_over, of_multi};
+use crate::trouble::{is_lost, is_over};
 
 /// The low bits of a token are for hand-over inside a process.
 const LOCAL_BITS: u32 = 10;
@@ -86,7 +87,7 @@ impl Shared {
         let mut again = self.recall(&ask.req).is_some();
         // Known before it is sent: whoever undoes it must find where it went.
         self.remember(&ask.req, session);
-        let mut crowded = session.expect(ask.key());
+        let crowded = session.expect(ask.key());
         if let Some(place) = session.place(&ask.req) {
             return self.joined(session, client, place, None, ask).await;
         }
@@ -101,11 +102,6 @@ impl Shared {
                 Ok(made) => {
                     session.heard(sent, self.moment());
                     made
-                }
-                // The lock's own node is not ours to write to.
-                Err(Zk::NoAuth) if !crowded => {
-                    crowded = true;
-                    continue;
                 }
                 Err(Zk::NoNode) => match self.make_container(client, &parent).await {
                     Ok(()) => continue,
@@ -155,22 +151,16 @@ impl Shared {
         let path = format!("{parent}/{prefix}");
         let data = Record::of(ask, session.ttl).write();
         let options = CreateMode::EphemeralSequential.with_acls(self.options.acls());
-        if crowded {
-            let (stat, sequence) = client.create(&path, &data, &options).await?;
-            return Ok((format!("{prefix}{sequence}"), stat.czxid, true));
-        }
-        let mut both = client.new_multi_writer();
-        both.add_create(&path, &data, &options)?;
-        both.add_set_data(parent, &[], None)?;
-        let made = both.commit().await.map_err(|e| of_multi(e).1)?;
-        // Servers before 3.8.2 leave out what a transaction created: that it was this transaction
-        // is told with the lock's own node.
-        let [MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] = &made[..]
-        else {
-            return Err(Zk::UnexpectedError(format!("a strange answer: {made:?}")));
+        // Both are sent before the first is answered. Nothing is written to the lock's own node: what
+        // is in it may be somebody else's.
+        let made = client.create(&path, &data, &options);
+        let count = (!crowded).then(|| client.check_stat(parent));
+        let (stat, sequence) = made.await?;
+        let count = match count {
+            Some(count) => count.await.ok().flatten().map(|stat| stat.num_children),
+            None => None,
         };
-        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        Ok((name, stat.mzxid, stat.num_children != 1))
+        Ok((format!("{prefix}{sequence}"), stat.czxid, count != Some(1)))
     }
 
     /// In line.

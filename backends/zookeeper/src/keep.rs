@@ -4,6 +4,7 @@
 //! asked after it in the same session is no older than that write.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use distlock_core::line::{Keeping, Lease, Proven};
 use distlock_core::seam::{Kept, Key};
@@ -15,6 +16,9 @@ use crate::record::Record;
 use crate::session::Session;
 use crate::store::Shared;
 use crate::trouble::{is_over, of_multi, trouble};
+
+/// A renewal is given this long at least.
+const AT_LEAST: Duration = Duration::from_millis(250);
 
 impl Shared {
     /// Proves a place by a transaction: the entry is there as it was made, and the session writes.
@@ -61,7 +65,9 @@ impl Shared {
         Proven::Lost(why)
     }
 
-    /// Keeps places: one write for each session, and one look for each that is held.
+    /// Keeps places: one write for each session, and one look for each that is held. A session that
+    /// does not answer takes nothing from the others: what is known by half of the shortest lease is
+    /// told, and that is before whoever asks has lost patience with all of them.
     pub(crate) async fn keep(self: &Arc<Self>, places: &[Keeping<Place>]) -> Vec<Kept> {
         let mut sessions: Vec<Arc<Session>> = Vec::new();
         for keeping in places {
@@ -71,11 +77,15 @@ impl Shared {
             }
         }
         let mut answers: Vec<Option<Kept>> = places.iter().map(|_| None).collect();
+        let now = self.moment();
+        let left = |session: &Arc<Session>| session.lease().left(now);
+        let bound = sessions.iter().map(left).filter(|left| !left.is_zero()).min();
+        let bound = bound.map_or(AT_LEAST, |left| (left / 2 - left / 20).max(AT_LEAST));
         let each = sessions.iter().map(|session| async move {
             let mine = |k: &Keeping<Place>| Arc::ptr_eq(k.place.session(), session);
             let mine: Vec<(usize, &Keeping<Place>)> =
                 places.iter().enumerate().filter(|(_, k)| mine(k)).collect();
-            self.keep_in(session, &mine).await
+            self.clock.timeout(bound, self.keep_in(session, &mine)).await.unwrap_or_default()
         });
         for (at, kept) in futures_util::future::join_all(each).await.into_iter().flatten() {
             answers[at] = Some(kept);
@@ -139,7 +149,7 @@ impl Shared {
     /// A session's lease may have begun a while ago: told is what is left of it.
     fn kept(&self, lease: Lease) -> Kept {
         let sent = self.moment();
-        let ttl = lease.sent.until(lease.ttl, std::time::Duration::ZERO).left(sent);
+        let ttl = lease.sent.until(lease.ttl, Duration::ZERO).left(sent);
         Kept::Until { sent, ttl, margin: lease.margin, waiters: 0 }
     }
 }

@@ -1,11 +1,14 @@
 //! Reading lines.
 //!
-//! An exclusive request needs the first in line, to say who holds, and the one just ahead, to watch:
-//! two small reads, however long the line is. Others read all who are ahead.
+//! Everybody needs the first in line, to say who holds, and those it must watch: an exclusive request
+//! the one just ahead, a shared one the nearest of another mode, one of n permits the n just ahead.
+//! So few are read, however long the line is; the mode of each is in its name. Who has left since the
+//! names were read is simply not in line any more.
 //!
-//! To find those two the names of all are read. Who waits far back and looks again on its slow timer
+//! To find those the names of all are read. Who waits far back and looks again on its slow timer
 //! does so only now and then, and else asks whether the one ahead is still there.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,8 +49,6 @@ pub(crate) const AT_ONCE: usize = 64;
 const CROWD: usize = 16;
 /// For so long a line is taken to be as it was seen, for each name in it that does not matter.
 const A_NAME: Duration = Duration::from_millis(200);
-/// So often a line is read again that changes while it is read.
-const TRIES: usize = 16;
 
 impl Shared {
     /// The line, as far as it matters to one of its entries.
@@ -65,22 +66,15 @@ impl Shared {
 
     /// The line, by the names of all in it.
     async fn read_names(&self, client: &Client, lock: &FullName, me: &Place) -> Result<Line, Zk> {
-        let crowd = me.session().crowd(lock);
-        for _ in 0..TRIES {
-            let children = match crowd > CROWD {
-                true => self.list_together(client, me).await,
-                false => list(client, me.parent()).await.map(Arc::new),
-            };
-            let children = match children {
-                Ok(children) => children,
-                Err(Zk::NoNode) => return Ok(Line::default()),
-                Err(e) => return Err(e),
-            };
-            if let Some(line) = self.read_line(client, me, &children).await? {
-                return Ok(line);
-            }
+        let children = match me.session().crowd(lock) > CROWD {
+            true => self.list_together(client, me).await,
+            false => list(client, me.parent()).await.map(Arc::new),
+        };
+        match children {
+            Ok(children) => self.read_line(client, me, &children).await,
+            Err(Zk::NoNode) => Ok(Line::default()),
+            Err(e) => Err(e),
         }
-        Err(Zk::Throttled)
     }
 
     /// The names in a long line, read once for all who wait in it here: each must be told of the
@@ -183,42 +177,51 @@ impl Shared {
         Line { entries: vec![self.own(me)], ..Line::default() }
     }
 
-    /// `None` when one of those who matter has left meanwhile.
-    async fn read_line(
-        &self,
-        client: &Client,
-        me: &Place,
-        line: &[Child],
-    ) -> Result<Option<Line>, Zk> {
+    async fn read_line(&self, client: &Client, me: &Place, line: &[Child]) -> Result<Line, Zk> {
         let Some(at) = line.iter().position(|c| c.name == me.name()) else {
-            return Ok(Some(Line::default()));
+            return Ok(Line::default());
         };
         if me.session().all_seated(line[..at].iter().map(|c| c.name.as_str())) {
             me.clear();
         }
-        let exclusive = line[at].mode == Mode::Exclusive;
-        // What an exclusive request does not need, it does not ask for.
-        let (from, skipped) = if exclusive && at > 2 { (at - 1, at - 2) } else { (1, 0) };
-        let near = line.get(from..at).unwrap_or_default();
-        let ahead: Vec<&Child> = line.iter().take(at.min(1)).chain(near).collect();
-        let mut entries = self.read(client, me.parent(), &ahead, Some(me.session())).await?;
-        if entries.iter().any(Option::is_none) {
-            return Ok(None);
-        }
-        entries.push(Some(self.own(me)));
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let line = Line {
-            entries: entries.into_iter().flatten().collect(),
-            skipped: count(skipped),
-            behind: count(line.len() - 1 - at),
-            seen: 0,
+        let mut ahead: Vec<&Child> = line[..at].iter().collect();
+        let mut known: HashMap<&str, Entry> = HashMap::new();
+        let mut spare = 0;
+        let matter = loop {
+            let matter = who_matters(&ahead, me.mode(), 0);
+            if matter.iter().all(|i| known.contains_key(ahead[*i].name.as_str())) {
+                break matter;
+            }
+            // More each time: where many leave, the next is soon found who has not.
+            let ask: Vec<&Child> = who_matters(&ahead, me.mode(), spare)
+                .into_iter()
+                .map(|i| ahead[i])
+                .filter(|c| !known.contains_key(c.name.as_str()))
+                .collect();
+            let found = self.read(client, me.parent(), &ask, Some(me.session())).await?;
+            let mut gone = HashSet::new();
+            for (child, entry) in ask.into_iter().zip(found) {
+                match entry {
+                    Some(entry) => drop(known.insert(&child.name, entry)),
+                    None => drop(gone.insert(child.name.as_str())),
+                }
+            }
+            ahead.retain(|c| !gone.contains(c.name.as_str()));
+            spare = spare * 2 + 1;
         };
-        if let ([first, ahead, _], 1..) = (line.entries.as_slice(), skipped) {
+        let told = matter.iter().filter_map(|i| known.remove(ahead[*i].name.as_str()));
+        let entries: Vec<Entry> = told.chain([self.own(me)]).collect();
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let skipped = count(ahead.len() + 1 - entries.len());
+        let line = Line { entries, skipped, behind: count(line.len() - 1 - at), seen: 0 };
+        if let ([first, ahead, _], 1.., Mode::Exclusive) =
+            (line.entries.as_slice(), skipped, me.mode())
+        {
             let (first, ahead) = (first.spot.clone(), ahead.spot.clone());
-            let (skipped, behind, at) = (line.skipped, line.behind, self.clock.now());
+            let (behind, at) = (line.behind, self.clock.now());
             me.saw(Seen { first, ahead, skipped, behind, at });
         }
-        Ok(Some(line))
+        Ok(line)
     }
 
     /// One's own entry: what is in it is known.
@@ -317,4 +320,41 @@ impl Shared {
 /// The names in a line, in order.
 async fn list(client: &Client, parent: &str) -> Result<Vec<Child>, Zk> {
     client.list_children(parent).await.map(|children| names::in_order(&children))
+}
+
+/// Whose entries matter to one who has these ahead, in the order of the line, and so many more of the
+/// same kinds as there are to spare.
+fn who_matters(ahead: &[&Child], mode: Mode, spare: usize) -> Vec<usize> {
+    let most = match mode {
+        Mode::Exclusive | Mode::Shared => 1,
+        Mode::Permit(n) => usize::try_from(n.get()).unwrap_or(usize::MAX),
+    };
+    let near = (0..ahead.len()).rev();
+    let near = near.filter(|i| mode != Mode::Shared || ahead[*i].mode != Mode::Shared);
+    let first = 0..ahead.len().min(1 + spare);
+    let all: BTreeSet<usize> = first.chain(near.take(most.saturating_add(spare))).collect();
+    all.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    #[test]
+    fn few_matter_however_long_the_line_is() {
+        let child = |sequence: i32, mode| Child { name: sequence.to_string(), sequence, mode };
+        let readers: Vec<Child> = (0..1000).map(|i| child(i, Mode::Shared)).collect();
+        let mut line: Vec<&Child> = readers.iter().collect();
+        assert_eq!(who_matters(&line, Mode::Exclusive, 0), [0, 999]);
+        assert_eq!(who_matters(&line, Mode::Shared, 0), [0]);
+        let three = Mode::Permit(NonZeroU32::new(3).unwrap());
+        assert_eq!(who_matters(&line, three, 0), [0, 997, 998, 999]);
+        let writers = [child(10, Mode::Exclusive), child(20, Mode::Exclusive)];
+        (line[10], line[20]) = (&writers[0], &writers[1]);
+        assert_eq!(who_matters(&line, Mode::Shared, 0), [0, 20]);
+        assert_eq!(who_matters(&line, Mode::Shared, 1), [0, 1, 10, 20]);
+        assert!(who_matters(&[], three, 5).is_empty());
+    }
 }

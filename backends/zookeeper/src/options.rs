@@ -41,6 +41,8 @@ pub struct ZooKeeperOptions {
     pub(crate) root: String,
     pub(crate) login: Option<(String, Secret)>,
     pub(crate) grants: Vec<Grant>,
+    /// The URL asks for this very access list: to keep less would be to break a promise.
+    pub(crate) acl_named: bool,
     pub(crate) tick: Option<Duration>,
 }
 
@@ -68,6 +70,7 @@ impl ZooKeeperOptions {
                     .with_hint("write zookeeper://USER:PASSWORD@HOST"));
             }
         };
+        let acl_named = acl.is_some();
         let acl = match (acl, &login) {
             (Some(Acl::Open), _) | (None, None) => Acl::Open,
             (Some(_), None) => {
@@ -77,7 +80,7 @@ impl ZooKeeperOptions {
             (acl, Some(_)) => acl.unwrap_or(Acl::Creator),
         };
         let hosts = url.hosts.iter().map(port).collect();
-        Ok(Self { hosts, root: root(&url.path)?, login, grants: acl.list(), tick })
+        Ok(Self { hosts, root: root(&url.path)?, login, grants: acl.list(), acl_named, tick })
     }
 
     /// The servers, as the client library wants them.
@@ -89,6 +92,11 @@ impl ZooKeeperOptions {
     /// What it is called, fit to print.
     pub(crate) fn site(&self) -> String {
         format!("zookeeper://{}{}", self.cluster(), self.root)
+    }
+
+    /// Whether the access list keeps others from writing.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.grants != Acl::Open.list()
     }
 
     pub(crate) fn acls(&self) -> Acls<'_> {

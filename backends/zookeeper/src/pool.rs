@@ -1,15 +1,15 @@
-//! The sessions of a client: one a TTL, opened when it is first asked for.
+//! The sessions of a client: one a class of TTLs, opened when it is first asked for.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use distlock_core::flight::SingleFlight;
 use distlock_core::url::Host;
-use distlock_core::{BootInstant, Error, Kind, engine};
+use distlock_core::{BootInstant, Error, Kind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex as Turn, oneshot};
 use zookeeper_client::{Client, Connector, Error as Zk, SessionState};
 
 use crate::pacer;
@@ -25,82 +25,107 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// A connection that has been silent for this long is made anew, or sooner in a short session.
 const SILENCE: Duration = Duration::from_secs(4);
 
-type Slot = Arc<Turn<Option<Arc<Session>>>>;
+/// The session of one class of TTLs.
+#[derive(Default)]
+struct Slot {
+    session: Mutex<Option<Arc<Session>>>,
+    opening: SingleFlight<Result<Arc<Session>, Error>>,
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its session, if new entries may stand in it.
+    fn serving(&self, shared: &Shared) -> Option<Arc<Session>> {
+        let session = self.lock().clone().filter(|s| s.serves(shared.moment()))?;
+        session.touch(shared.clock.now());
+        Some(session)
+    }
+}
 
 /// All sessions of a client.
 #[derive(Default)]
 pub(crate) struct Pool {
-    slots: Mutex<HashMap<Duration, Slot>>,
+    slots: Mutex<HashMap<Duration, Arc<Slot>>>,
     /// The shortest session the servers grant, once they were asked for less; in milliseconds.
     shortest: AtomicU64,
+    /// The longest, once they were asked for more; in milliseconds, zero before.
+    longest: AtomicU64,
 }
 
 impl Pool {
-    fn slot(&self, ttl: Duration) -> Slot {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).entry(ttl).or_default().clone()
+    fn slots(&self) -> MutexGuard<'_, HashMap<Duration, Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session for a TTL. Those who come while it is being opened wait for it.
+    /// The session for a TTL. Those who come while it is being opened share that: it goes on when
+    /// whoever began it is dropped, and the session is there for the next.
     pub(crate) async fn session(
         &self,
         shared: &Arc<Shared>,
         ttl: Duration,
     ) -> Result<Arc<Session>, Error> {
-        let slot = self.slot(ttl);
-        let mut slot = slot.lock().await;
-        if let Some(session) = slot.as_ref().filter(|s| s.serves(shared.moment())) {
-            session.touch(shared.clock.now());
-            return Ok(session.clone());
+        let ttl = self.class(ttl);
+        let slot = self.slots().entry(ttl).or_default().clone();
+        if let Some(session) = slot.serving(shared) {
+            return Ok(session);
         }
-        if let Some(old) = slot.take() {
-            old.retire();
-        }
-        // On the library's own thread: that is where connections live, whoever asks for them.
-        let (tx, rx) = oneshot::channel();
-        let opening = shared.clone();
-        engine::spawn(async move {
-            let _ = tx.send(opening.pool.open(&opening, ttl).await);
+        let (shared, at) = (shared.clone(), slot.clone());
+        let opened = slot.opening.join(|| async move {
+            if let Some(session) = at.serving(&shared) {
+                return Ok(session);
+            }
+            if let Some(old) = at.lock().take() {
+                old.retire();
+            }
+            let session = shared.pool.open(&shared, ttl).await?;
+            *at.lock() = Some(session.clone());
+            if shared.is_closed() {
+                session.end();
+                return Err(closed());
+            }
+            Ok(session)
         });
-        let session = rx.await.unwrap_or_else(|_| Err(closed()))?;
-        *slot = Some(session.clone());
-        Ok(session)
+        opened.await.unwrap_or_else(|| Err(closed()))
+    }
+
+    /// The TTL of the session that entries of a TTL stand in: never shorter, unless the servers
+    /// grant no longer one. A session for each TTL that differs by a millisecond would be a
+    /// connection and a dozen writes in every TTL for each.
+    fn class(&self, ttl: Duration) -> Duration {
+        let ttl = rounded(ttl);
+        match self.longest.load(Ordering::Acquire) {
+            0 => ttl,
+            longest => ttl.min(Duration::from_millis(longest)),
+        }
     }
 
     /// Any session that is open: one that is connected, if there is one.
     pub(crate) fn any(&self) -> Option<Arc<Session>> {
-        let slots: Vec<Slot> = {
-            let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            slots.values().cloned().collect()
-        };
-        let open = |slot: &Slot| slot.try_lock().ok()?.clone().filter(|s| !s.is_over());
-        let open: Vec<Arc<Session>> = slots.iter().filter_map(open).collect();
+        let open = |slot: &Arc<Slot>| slot.lock().clone().filter(|s| !s.is_over());
+        let open: Vec<Arc<Session>> = self.slots().values().filter_map(open).collect();
         let connected = |s: &&Arc<Session>| s.state().peek_state() == SessionState::SyncConnected;
         open.iter().find(connected).or(open.first()).cloned()
     }
 
     /// Lets go of a session that nobody uses.
     pub(crate) fn drop_idle(&self, session: &Arc<Session>) -> bool {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let mine = |slot: &Slot| match slot.try_lock() {
-            // In use just now.
-            Err(_) => None,
-            Ok(s) => Some(s.as_ref().is_some_and(|s| Arc::ptr_eq(s, session))),
-        };
-        let states: Vec<_> = slots.iter().map(|(ttl, slot)| (*ttl, mine(slot))).collect();
-        if states.iter().any(|(_, s)| s.is_none()) || !session.is_idle() {
+        let mut slots = self.slots();
+        if !session.is_idle() {
             return false;
         }
         session.retire();
-        for (ttl, _) in states.iter().filter(|(_, s)| *s == Some(true)) {
-            slots.remove(ttl);
-        }
+        let mine = |slot: &Slot| slot.lock().as_ref().is_some_and(|s| Arc::ptr_eq(s, session));
+        slots.retain(|_, slot| !mine(slot));
         true
     }
 
     /// Lets go of all of them.
     pub(crate) fn clear(&self) -> Vec<Arc<Session>> {
-        let slots = std::mem::take(&mut *self.slots.lock().unwrap_or_else(PoisonError::into_inner));
-        slots.into_values().filter_map(|slot| slot.try_lock().ok()?.take()).collect()
+        let slots = std::mem::take(&mut *self.slots());
+        slots.into_values().filter_map(|slot| slot.lock().take()).collect()
     }
 
     /// Opens a session, and looks after it.
@@ -113,6 +138,10 @@ impl Pool {
             let asked = shared.moment();
             let client = connect(shared, wish, end).await?;
             let granted = client.session_timeout();
+            if granted < wish {
+                let longest = u64::try_from(granted.as_millis()).unwrap_or(0);
+                self.longest.store(longest, Ordering::Release);
+            }
             if granted <= wish || granted < shortest {
                 break (client, asked);
             }
@@ -192,4 +221,38 @@ fn connector(shared: &Shared, ttl: Duration) -> Connector {
 
 fn closed() -> Error {
     Error::new(Kind::Closed, "this client was closed").with_hint("connect again")
+}
+
+/// A TTL rounded up to a few in each power of ten: 1, 1.25, 1.5, 1.75, 2, 2.5, … 5, 6, … 10.
+fn rounded(ttl: Duration) -> Duration {
+    let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX / 2).max(1);
+    let unit = 10_u64.pow(ms.ilog10());
+    let step = match ms / unit {
+        1 => unit / 4,
+        2..=4 => unit / 2,
+        _ => unit,
+    };
+    Duration::from_millis(ms.next_multiple_of(step.max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ttls_that_differ_little_are_one_class() {
+        let class = |ms| rounded(Duration::from_millis(ms)).as_millis();
+        for whole in [1000, 1500, 2000, 2500, 4000, 8000, 10_000, 15_000, 30_000, 40_000, 600_000] {
+            assert_eq!(class(whole), u128::from(whole));
+        }
+        assert_eq!(
+            [class(9001), class(9999), class(10_001), class(1)],
+            [10_000, 10_000, 12_500, 1]
+        );
+        let all: std::collections::BTreeSet<_> = (1000..40_000).map(class).collect();
+        assert!(all.len() < 30, "{all:?}");
+        assert!(
+            (1000..40_000).all(|ms| (u128::from(ms)..=u128::from(ms) * 5 / 4).contains(&class(ms)))
+        );
+    }
 }

@@ -11,11 +11,13 @@ use distlock_core::lease::{Ears, Wake};
 use distlock_core::line::{Entry, Joined, Keeping, Line, LineStore, Lined, Proven, Spot};
 use distlock_core::seam::{Ask, Backend, Force, Forced, Kept, Key, Released};
 use distlock_core::url::StoreUrl;
-use distlock_core::{BootInstant, Clock, Error, FullName, Moment, Proof, ReqId, Store, Token, Ttl};
+use distlock_core::{
+    BootInstant, Clock, Error, FullName, Kind, Moment, Proof, ReqId, Store, Token, Ttl,
+};
 use tokio::sync::{Mutex as Turn, Semaphore};
-use zookeeper_client::{Client, Error as Zk};
+use zookeeper_client::{Acl as Grant, Client, Error as Zk, Permission};
 
-use crate::capability::capability;
+use crate::capability::{below_an_open_path, capability};
 use crate::look::Listing;
 use crate::names;
 use crate::options::ZooKeeperOptions;
@@ -48,6 +50,9 @@ pub(crate) struct Shared {
     /// The last long line that was read.
     pub(crate) listing: Turn<Option<Listing>>,
     closed: AtomicBool,
+    /// Set when the path is open to everybody, so that the access list of what is below it
+    /// protects nothing.
+    open_below: OnceLock<()>,
 }
 
 #[derive(Default)]
@@ -94,9 +99,10 @@ impl ZooKeeper {
             joins: Semaphore::new(JOINS),
             listing: Turn::default(),
             closed: AtomicBool::new(false),
+            open_below: OnceLock::new(),
         });
         // The one that most acquires will use: a wrong address or login shows here.
-        let first = shared.pool.session(&shared, Ttl::default().get()).await;
+        let first = shared.begin().await;
         first.map_err(|e| e.during("connect").store(&shared.site))?;
         Ok(Self(shared))
     }
@@ -114,6 +120,29 @@ impl Shared {
         capability().moment(&self.clock)
     }
 
+    /// Opens the first session, and sees whether the path is as closed as the access list says.
+    async fn begin(self: &Arc<Self>) -> Result<(), Error> {
+        let session = self.pool.session(self, Ttl::default().get()).await?;
+        if !self.options.is_closed() {
+            return Ok(());
+        }
+        let client = session.client().map_err(trouble)?;
+        let open = match client.get_acl(&self.options.root).await {
+            Ok((grants, _)) => grants.iter().any(open_to_all),
+            // Who may not read it knows that not everybody may do everything.
+            Err(Zk::NoAuth) => false,
+            Err(e) => return Err(session.failed(e)),
+        };
+        if open && self.options.acl_named {
+            return Err(open_path(&self.options.root));
+        }
+        if open {
+            tracing::warn!(store = self.site, "anybody may write under the path: see setAcl");
+            let _ = self.open_below.set(());
+        }
+        Ok(())
+    }
+
     /// The node of a lock.
     pub(crate) fn parent(&self, lock: &FullName) -> String {
         format!("{}/{}", self.options.root, names::encode(lock))
@@ -126,7 +155,7 @@ impl Shared {
 
     pub(crate) fn tell(&self, wake: Wake) {
         if let Some(ears) = self.ears.get()
-            && !self.closed.load(Ordering::Acquire)
+            && !self.is_closed()
         {
             ears(wake);
         }
@@ -190,12 +219,27 @@ impl Shared {
         }
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
         for session in self.pool.clear() {
             session.end();
         }
     }
+}
+
+/// Whether an access list lets everybody make or remove nodes, or change the list.
+fn open_to_all(grant: &Grant) -> bool {
+    let harm = Permission::CREATE | Permission::DELETE | Permission::ADMIN;
+    grant.scheme() == "world" && grant.permission() & harm != Permission::NONE
+}
+
+fn open_path(root: &str) -> Error {
+    Error::new(Kind::Credentials, format!("everybody may write under {root}"))
+        .with_hint("acl=creator protects nothing there: whoever comes first makes a lock's node, and may take entries away. Close the path (zkCli: setAcl), use one that is not there yet, or leave acl= out")
 }
 
 /// What a lock's node is called, below the path of the URL: for tools that look by themselves.
@@ -214,7 +258,7 @@ impl LineStore for ZooKeeper {
     type Place = Place;
 
     fn capability(&self) -> &Capability {
-        capability()
+        if self.0.open_below.get().is_some() { below_an_open_path() } else { capability() }
     }
 
     fn site(&self) -> &str {

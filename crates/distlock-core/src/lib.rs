@@ -28,6 +28,7 @@ pub mod duration;
 pub mod engine;
 pub mod error;
 pub mod fault;
+pub mod flight;
 mod guard;
 mod hold;
 pub mod host;

@@ -4,7 +4,7 @@
 //! | what | how |
 //! |---|---|
 //! | any program with a port | [`Program`], [`Server`], [`Port`] |
-//! | an etcd, or three | [`etcd()`], [`etcd_tls`], [`EtcdCluster`]; [`etcdctl`], [`etcd_metric`] |
+//! | an etcd, or three | [`etcd()`], [`etcd_tls`], [`etcd_jwt`], [`EtcdCluster`]; [`etcdctl`], [`etcd_metric`], [`etcd_calls`] |
 //! | a memcached | [`memcached()`] and others |
 //! | a MariaDB | [`Mariadb`] |
 //! | a PostgreSQL, a standby of one, or a pooler in front of it | [`Postgres`] |
@@ -37,7 +37,9 @@ mod wallclock;
 mod zookeeper;
 
 pub use cluster::{Cluster, Migration};
-pub use etcd::{EtcdCluster, etcd, etcd_metric, etcd_tls, etcdctl, etcdctl_command};
+pub use etcd::{
+    EtcdCluster, etcd, etcd_calls, etcd_jwt, etcd_metric, etcd_tls, etcdctl, etcdctl_command,
+};
 pub use imposter::Imposter;
 pub use mariadb::Mariadb;
 pub use memcached::{full_memcached, memcached, silent_memcached, tiny_memcached};

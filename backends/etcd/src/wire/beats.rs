@@ -1,6 +1,7 @@
 //! Keep-alives of all leases of a client over one stream, opened anew after a loss.
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use tokio::sync::oneshot;
 use tonic::Streaming;
 
 use super::link::Link;
-use super::nodes::Pick;
+use super::login::Token;
+use super::nodes::{Pick, SUSPECT};
 use super::proto::{LeaseKeepAliveRequest, LeaseKeepAliveResponse};
 
 const PATH: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
@@ -50,8 +52,16 @@ impl Beats {
             if self.tx.send(Beat { id, answer }).is_err() {
                 return Err(Error::new(Kind::Closed, "this client was closed"));
             }
-            let left = end.since(self.link.clock.now());
-            let trouble = match self.link.clock.timeout(self.link.attempt().min(left), said).await {
+            let (clock, mut said) = (&self.link.clock, pin!(said));
+            let until = clock.now().plus(self.link.attempt()).min(end);
+            let left = || until.since(clock.now());
+            let mut answer = clock.timeout(left().min(SUSPECT), &mut said).await;
+            while answer.is_none() && !left().is_zero() {
+                // The stream moves on when the pick does, and says so.
+                self.link.nodes.suspect(&pick);
+                answer = clock.timeout(left().min(SUSPECT), &mut said).await;
+            }
+            let trouble = match answer {
                 Some(Ok(Ok(ttl))) => return Ok((sent, ttl)),
                 Some(Ok(Err(e))) => e,
                 Some(Err(_)) => return Err(Error::new(Kind::Closed, "this client was closed")),
@@ -86,7 +96,7 @@ impl Stream {
                 rx.recv().await.map(|q| (q, rx))
             });
             let trouble = match self.link.stream(&pick, PATH, Box::pin(questions)).await {
-                Ok(answers) => match self.serve(&pick, &tx, answers).await {
+                Ok((answers, token)) => match self.serve(&pick, &tx, answers, token).await {
                     Some(trouble) => trouble,
                     None => return,
                 },
@@ -109,6 +119,7 @@ impl Stream {
         pick: &Pick,
         tx: &UnboundedSender<LeaseKeepAliveRequest>,
         mut answers: Streaming<LeaseKeepAliveResponse>,
+        token: Option<Arc<Token>>,
     ) -> Option<Error> {
         let mut moves = self.link.nodes.moves();
         loop {
@@ -117,6 +128,7 @@ impl Stream {
                 _ = moves.wait_for(|n| *n != pick.number) => return Some(self.link.late()),
                 answer = answers.message() => match answer {
                     Ok(Some(said)) => {
+                        pick.heard(self.link.clock.now());
                         let of = self.pending.get_mut(&said.id);
                         if let Some(answer) = of.and_then(VecDeque::pop_front) {
                             let _ = answer.send(Ok(said.ttl));
@@ -129,7 +141,9 @@ impl Stream {
                         self.link.nodes.failed(pick, false);
                         return Some(self.link.late());
                     }
-                    Err(status) => return Some(self.link.broke(pick, status)),
+                    Err(status) => {
+                        return Some(self.link.broke(pick, status, token.as_ref()));
+                    }
                 },
                 beat = self.rx.recv() => self.ask(tx, beat?),
             }

@@ -1,5 +1,7 @@
 //! Calls to the cluster: bounded, asked again elsewhere, and honest about what may have happened.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::{BootInstant, Clock, Error, Kind, Outcome, engine};
@@ -12,8 +14,8 @@ use tonic::client::Grpc;
 use tonic::{Status, Streaming};
 
 use super::codec::{Ready, Small};
-use super::login::Login;
-use super::nodes::{Nodes, Pick};
+use super::login::{Login, Token};
+use super::nodes::{Nodes, Pick, SUSPECT};
 use super::proto::{AuthenticateResponse, TxnRequest, TxnResponse};
 use super::trouble::{Fault, Next, next};
 
@@ -42,8 +44,8 @@ pub(crate) enum Tries {
 
 /// One client's way to the cluster.
 pub(crate) struct Link {
-    pub(crate) nodes: Nodes,
-    pub(crate) login: Login,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) login: Arc<Login>,
     pub(crate) clock: Clock,
     pub(crate) site: String,
     pub(crate) tls: bool,
@@ -55,6 +57,36 @@ pub(crate) struct Link {
 
 /// Room for a call; `None` where none is needed.
 pub(crate) type Turn<'a> = Option<SemaphorePermit<'a>>;
+
+async fn unary<R>(
+    pick: &Pick,
+    login: &Login,
+    path: &'static str,
+    question: Bytes,
+) -> Result<R, Status>
+where
+    R: Message + Default + Send + 'static,
+{
+    let mut grpc = grpc(pick);
+    let unready = |e: tonic::transport::Error| Status::from_error(Box::new(e));
+    grpc.ready().await.map_err(unready)?;
+    let path = PathAndQuery::from_static(path);
+    let asked = grpc.unary(login.sign(question, false), path, Ready::<R>::default());
+    Ok(asked.await?.into_inner())
+}
+
+/// Fetches a token, unless somebody has meanwhile.
+async fn authenticate(pick: &Pick, login: &Login) -> Result<(), Status> {
+    let Some(question) = login.wanted() else { return Ok(()) };
+    let path = "/etcdserverpb.Auth/Authenticate";
+    let question = question.encode_to_vec().into();
+    match unary::<AuthenticateResponse>(pick, login, path, question).await {
+        Ok(answer) => login.got(&answer),
+        // As etcd's own client does: a cluster without logins lets everybody in.
+        Err(e) if e.message().contains("authentication is not enabled") => Ok(()),
+        Err(e) => Err(e),
+    }
+}
 
 /// How many calls are under way at once.
 pub(crate) const AT_ONCE: usize = 64;
@@ -102,12 +134,10 @@ impl Link {
         let question = Bytes::from(question.encode_to_vec());
         let (mut doubt, mut asked, mut logins) = (false, 0, 0);
         loop {
-            let pick = self.nodes.pick();
-            let left = end.since(self.clock.now());
-            let once = self
-                .clock
-                .timeout(self.attempt().min(left), self.once(&pick, path, question.clone()));
-            let trouble = match once.await {
+            let (pick, token) = (self.nodes.pick(), self.login.token());
+            let until = self.clock.now().plus(self.attempt()).min(end);
+            let once = self.once(&pick, path, question.clone());
+            let trouble = match self.patient(&pick, until, once).await {
                 Some(Ok(said)) => return Ok(Answer { said, doubt }),
                 None => {
                     (doubt, asked) = (true, asked + 1);
@@ -127,7 +157,7 @@ impl Link {
                     }
                     Next::Login(e) if logins < 3 => {
                         logins += 1;
-                        self.login.forget();
+                        self.login.forget(token.as_ref());
                         e
                     }
                     Next::Login(e) => return Err(self.failed(e, doubt)),
@@ -144,6 +174,34 @@ impl Link {
                 self.clock.sleep_until(self.clock.now().plus(PAUSE).min(end)).await;
             }
         }
+    }
+
+    /// An answer, or `None` when the member is silent: until the time is over, or until another one
+    /// is asked because this one gives no sign of life.
+    async fn patient<R>(
+        &self,
+        pick: &Pick,
+        until: BootInstant,
+        call: impl Future<Output = Result<R, Status>>,
+    ) -> Option<Result<R, Status>> {
+        let (asked, mut call) = (self.nodes.asked(pick), pin!(call));
+        let left = || until.since(self.clock.now());
+        let mut answer = self.clock.timeout(left().min(SUSPECT), &mut call).await;
+        while answer.is_none() && !left().is_zero() {
+            self.nodes.suspect(pick);
+            let wait = self.clock.timeout(left().min(SUSPECT), &mut call);
+            answer = tokio::select! {
+                biased;
+                answer = wait => answer,
+                () = self.nodes.moved(pick) => break,
+            };
+        }
+        let told = |answer: &Result<R, Status>| match answer {
+            Ok(_) => true,
+            Err(status) => std::error::Error::source(status).is_none(),
+        };
+        asked.answered(answer.as_ref().is_some_and(told));
+        answer
     }
 
     /// Room for one more call. Renewals and what was dropped, on the library's own thread, never wait.
@@ -177,48 +235,48 @@ impl Link {
     where
         R: Message + Default + Send + 'static,
     {
-        let mut grpc = grpc(pick);
-        let unready = |e: tonic::transport::Error| Status::from_error(Box::new(e));
-        grpc.ready().await.map_err(unready)?;
-        let path = PathAndQuery::from_static(path);
-        let asked = grpc.unary(self.login.sign(question, false), path, Ready::<R>::default());
-        Ok(asked.await?.into_inner())
+        unary(pick, &self.login, path, question).await
     }
 
     async fn log_in(&self, pick: &Pick) -> Result<(), Status> {
-        let Some(question) = self.login.wanted() else { return Ok(()) };
-        let path = "/etcdserverpb.Auth/Authenticate";
-        let question = question.encode_to_vec().into();
-        match self.unary::<AuthenticateResponse>(pick, path, question).await {
-            Ok(answer) => self.login.got(&answer),
-            // As etcd's own client does: a cluster without logins lets everybody in.
-            Err(e) if e.message().contains("authentication is not enabled") => Ok(()),
-            Err(e) => Err(e),
+        if self.login.wanted().is_none() {
+            return Ok(());
         }
+        let (login, pick) = (self.login.clone(), pick.clone());
+        let (clock, attempt) = (self.clock.clone(), self.attempt());
+        let done = self.login.flight.join(|| async move {
+            let done = clock.timeout(attempt, authenticate(&pick, &login)).await;
+            done.unwrap_or_else(|| Err(Status::unavailable("no answer to the login")))
+        });
+        done.await.unwrap_or_else(|| Err(Status::internal("the login ended without an answer")))
     }
 
-    /// Opens a stream both ways. Bounded: the first answer must come within an attempt's time.
+    /// Opens a stream both ways, and says with which token. Bounded: the first answer must come
+    /// within an attempt's time.
     pub(crate) async fn stream<Q, R>(
         &self,
         pick: &Pick,
         path: &'static str,
         questions: impl Stream<Item = Q> + Send + 'static,
-    ) -> Result<Streaming<R>, Error>
+    ) -> Result<(Streaming<R>, Option<Arc<Token>>), Error>
     where
         Q: Message + Send + Sync + 'static,
         R: Message + Default + Send + 'static,
     {
+        let mut token = None;
         let open = async {
             self.log_in(pick).await?;
+            token = self.login.token();
             let mut grpc = grpc(pick);
             grpc.ready().await.map_err(|e| Status::from_error(Box::new(e)))?;
             let codec = Small::<Q, R>::default();
             let path = PathAndQuery::from_static(path);
             Ok(grpc.streaming(self.login.sign(questions, true), path, codec).await?.into_inner())
         };
-        match self.clock.timeout(self.attempt(), open).await {
-            Some(Ok(stream)) => Ok(stream),
-            Some(Err(status)) => Err(self.broke(pick, status)),
+        let until = self.clock.now().plus(self.attempt());
+        match self.patient(pick, until, open).await {
+            Some(Ok(stream)) => Ok((stream, token)),
+            Some(Err(status)) => Err(self.broke(pick, status, token.as_ref())),
             None => {
                 self.nodes.failed(pick, true);
                 Err(self.late())
@@ -227,10 +285,10 @@ impl Link {
     }
 
     /// A stream ended: what it says, and another member is asked next.
-    pub(crate) fn broke(&self, pick: &Pick, status: Status) -> Error {
+    pub(crate) fn broke(&self, pick: &Pick, status: Status, token: Option<&Arc<Token>>) -> Error {
         match next(status, self.tls) {
             Next::Login(e) => {
-                self.login.forget();
+                self.login.forget(token);
                 self.told(e)
             }
             Next::NotSent(e) | Next::Refused(e) | Next::Doubt(e) => {

@@ -2,26 +2,30 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use distlock_core::flight::SingleFlight;
 use distlock_core::url::Secret;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status};
 
 use super::proto::{AuthenticateRequest, AuthenticateResponse};
 
-type Token = MetadataValue<tonic::metadata::Ascii>;
+pub(crate) type Token = MetadataValue<tonic::metadata::Ascii>;
 
 /// Who we are at the cluster.
 pub(crate) struct Login {
     who: Option<(String, Secret)>,
     token: Mutex<Option<Arc<Token>>>,
+    /// A password costs the member much to check: one login for all calls that need it.
+    pub(crate) flight: SingleFlight<Result<(), Status>>,
 }
 
 impl Login {
-    pub(crate) fn new(who: Option<(String, Secret)>) -> Self {
-        Self { who, token: Mutex::default() }
+    pub(crate) fn new(who: Option<(String, Secret)>) -> Arc<Self> {
+        Arc::new(Self { who, token: Mutex::default(), flight: SingleFlight::default() })
     }
 
-    fn token(&self) -> Option<Arc<Token>> {
+    /// The token that requests are signed with now.
+    pub(crate) fn token(&self) -> Option<Arc<Token>> {
         self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -40,9 +44,12 @@ impl Login {
         Ok(())
     }
 
-    /// The cluster does not know the token any more.
-    pub(crate) fn forget(&self) {
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    /// The cluster does not know this token any more. One that was fetched meanwhile stays.
+    pub(crate) fn forget(&self, old: Option<&Arc<Token>>) {
+        let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        if token.as_ref().zip(old).is_some_and(|(t, old)| Arc::ptr_eq(t, old)) {
+            *token = None;
+        }
     }
 
     /// Signs a request. Streams also ask to be ended by a member that has lost its leader: one that

@@ -40,10 +40,15 @@ pub(crate) struct RangeRequest {
     pub(crate) sort_order: i32,
     #[prost(int32, tag = "6")]
     pub(crate) sort_target: i32,
+    /// Answered by the member as it knows it, without asking the others.
+    #[prost(bool, tag = "7")]
+    pub(crate) serializable: bool,
     #[prost(bool, tag = "8")]
     pub(crate) keys_only: bool,
     #[prost(bool, tag = "9")]
     pub(crate) count_only: bool,
+    #[prost(int64, tag = "12")]
+    pub(crate) min_create_revision: i64,
     #[prost(int64, tag = "13")]
     pub(crate) max_create_revision: i64,
 }
@@ -268,8 +273,12 @@ pub(crate) struct WatchCancel {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(crate) watch_id: i64,
+    #[prost(bool, tag = "3")]
+    pub(crate) created: bool,
     #[prost(bool, tag = "4")]
     pub(crate) canceled: bool,
     #[prost(int64, tag = "5")]

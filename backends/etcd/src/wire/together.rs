@@ -421,7 +421,7 @@ mod tests {
                 let mut party = Party::default();
                 for i in 0..MOST {
                     let ask = if i < open { laid_open } else { whole };
-                    party.add(txn::join(ask, "a", Vec::new(), 1, false), i < open);
+                    party.add(txn::join(ask, "a", Vec::new(), 1, false, None), i < open);
                 }
                 assert!(width(&party.txn) <= 128, "{open}: {}", width(&party.txn));
             }

@@ -2,9 +2,12 @@
 //!
 //! A key is watched once, however many care: a waiter watches the one just ahead, and whoever has an
 //! entry watches that. An entry of this client that is young or about to leave is not watched at the
-//! server at all: whoever waits for its end hears of it from the one who leaves. Each watch starts at
-//! the revision that was read, so nothing is missed in between, and after a loss of the stream it
-//! starts there again.
+//! server at all: whoever waits for its end hears of it from the one who leaves.
+//!
+//! A watch begins at now, and what may have happened between the read that it follows and its own
+//! beginning is looked at once. A watch that begins in the past would not: etcd puts those into a
+//! loop that looks at them ten times a second. After a loss of the stream a watch does begin at the
+//! revision that was read, so nothing is missed, and a thousand of them cost no thousand looks.
 //!
 //! All this goes by spots, key and create revision, because a key serves one request after the other:
 //! what is told of who sat there before is nothing to who sits there now.
@@ -21,12 +24,20 @@ use tokio::sync::{Notify, watch};
 use tonic::Streaming;
 
 use super::link::Link;
+use super::login::Token;
 use super::nodes::Pick;
-use super::proto::{Event, WatchCancel, WatchCreate, WatchRequest, WatchResponse, Watching};
-use crate::keys;
+use super::proto::{
+    Event, RangeResponse, TxnRequest, WatchCancel, WatchCreate, WatchRequest, WatchResponse,
+    Watching,
+};
+use crate::{keys, txn};
 
 const PATH: &str = "/etcdserverpb.Watch/Watch";
 const PAUSE: Duration = Duration::from_millis(50);
+/// Between two streams whose watches are refused, at most.
+const REFUSED: Duration = Duration::from_secs(2);
+/// So many looks fit into one transaction: etcd takes 128 operations.
+const AT_ONCE: usize = 64;
 /// An entry that is this old is watched by its owner. Most locks are given back sooner, and need
 /// no watch at all.
 const YOUNG: Duration = Duration::from_millis(50);
@@ -71,8 +82,11 @@ struct State {
     young: VecDeque<Young>,
     /// Own entries, watched or about to be, or about to be given back.
     own: HashMap<Spot, (ReqId, Own)>,
-    /// Own entries that are alone in line: for each the watch for who joins, and from where on.
-    alone: HashMap<Spot, (i64, i64)>,
+    /// Own entries that are alone in line, and for each the watch for who joins.
+    alone: HashMap<Spot, Company>,
+    /// Watches that began, and what may have happened before is not looked at yet.
+    looks: VecDeque<(Spot, i64)>,
+    looking: bool,
     /// What somebody was told to be gone, the last ones.
     rung: VecDeque<Spot>,
     running: bool,
@@ -98,7 +112,23 @@ struct Watched {
     id: Option<i64>,
     /// The first revision that is news.
     from: i64,
+    /// The server has begun it once.
+    begun: bool,
     bells: Vec<Arc<Notify>>,
+}
+
+struct Company {
+    id: i64,
+    from: i64,
+    begun: bool,
+}
+
+/// What the stream told.
+#[derive(PartialEq, Eq)]
+enum Heard {
+    News,
+    /// A watch was refused: the stream must be opened anew, with another login.
+    Refused,
 }
 
 impl Watches {
@@ -223,7 +253,8 @@ impl Watches {
         }
     }
 
-    async fn serve(&self) {
+    async fn serve(self: &Arc<Self>) {
+        let mut pause = PAUSE;
         loop {
             let pick = self.link.nodes.pick();
             let (tx, rx) = unbounded_channel();
@@ -235,11 +266,17 @@ impl Watches {
             let questions = stream::unfold(rx, async |mut rx: UnboundedReceiver<_>| {
                 rx.recv().await.map(|q| (q, rx))
             });
-            match self.link.stream(&pick, PATH, Box::pin(questions)).await {
-                Ok(answers) => self.listen(&pick, &tx, answers).await,
-                Err(e) => tracing::debug!(store = %self.link.site, error = %e, "no watches"),
-            }
-            self.link.clock.sleep(PAUSE).await;
+            pause = match self.link.stream(&pick, PATH, Box::pin(questions)).await {
+                Ok((answers, token)) => match self.listen(&pick, &tx, answers, token).await {
+                    Heard::News => PAUSE,
+                    Heard::Refused => (pause * 2).min(REFUSED),
+                },
+                Err(e) => {
+                    tracing::debug!(store = %self.link.site, error = %e, "no watches");
+                    PAUSE
+                }
+            };
+            self.link.clock.sleep(pause).await;
         }
     }
 
@@ -261,41 +298,48 @@ impl Watches {
         let mut any = false;
         for (spot, watched) in &state.keys {
             if let Some(id) = watched.id {
-                let _ = tx.send(create(spot, id, watched.from));
+                let from = if watched.begun { watched.from } else { NOW };
+                let _ = tx.send(create(spot, id, from));
                 any = true;
             }
         }
-        for (spot, (id, from)) in &state.alone {
-            let _ = tx.send(company(spot, *id, *from));
+        for (spot, Company { id, from, begun }) in &state.alone {
+            let _ = tx.send(company(spot, *id, if *begun { *from } else { NOW }));
             any = true;
         }
         any
     }
 
     async fn listen(
-        &self,
+        self: &Arc<Self>,
         pick: &Pick,
         tx: &UnboundedSender<WatchRequest>,
         mut answers: Streaming<WatchResponse>,
-    ) {
+        token: Option<Arc<Token>>,
+    ) -> Heard {
         let mut moves = self.link.nodes.moves();
         loop {
             let changes = std::mem::take(&mut self.state().changes);
             changes.into_iter().for_each(|c| drop(tx.send(c)));
             tokio::select! {
                 biased;
-                _ = moves.wait_for(|n| *n != pick.number) => return,
+                _ = moves.wait_for(|n| *n != pick.number) => return Heard::News,
                 answer = answers.message() => match answer {
                     Ok(Some(said)) => {
-                        if !self.hear(said) {
-                            return;
+                        pick.heard(self.link.clock.now());
+                        if self.hear(said) == Heard::Refused {
+                            self.link.login.forget(token.as_ref());
+                            return Heard::Refused;
                         }
                     }
-                    Ok(None) => return self.link.nodes.failed(pick, false),
+                    Ok(None) => {
+                        self.link.nodes.failed(pick, false);
+                        return Heard::News;
+                    }
                     Err(status) => {
-                        let e = self.link.broke(pick, status);
+                        let e = self.link.broke(pick, status, token.as_ref());
                         tracing::debug!(store = %self.link.site, error = %e, "watches lost");
-                        return;
+                        return Heard::News;
                     }
                 },
                 () = self.nap() => {}
@@ -303,62 +347,116 @@ impl Watches {
         }
     }
 
-    /// What the stream tells; false when it must be opened anew.
-    fn hear(&self, said: WatchResponse) -> bool {
+    /// What the stream tells.
+    fn hear(self: &Arc<Self>, said: WatchResponse) -> Heard {
         let mut news = Vec::new();
         let mut state = self.state();
         let spot = state.by_id.get(&said.watch_id).cloned();
-        if let Some(spot) = spot.as_ref().filter(|s| state.is_company(s, said.watch_id)) {
-            let key = keys::of_spot(spot).as_bytes();
+        if is_refusal(&said, spot.is_some()) {
+            drop(state);
+            let (store, reason) = (&self.link.site, &said.cancel_reason);
+            tracing::warn!(store = %store, reason, "a watch was refused: logging in again");
+            return Heard::Refused;
+        }
+        let Some(spot) = spot else { return Heard::News };
+        if said.created && !said.canceled {
+            let now = said.header.map_or(i64::MAX, |h| h.revision);
+            if state.begins(&spot, said.watch_id, now) {
+                state.looks.push_back((spot, said.watch_id));
+                self.look(state);
+            }
+            return Heard::News;
+        }
+        if state.is_company(&spot, said.watch_id) {
+            let key = keys::of_spot(&spot).as_bytes();
             let other = |e: &Event| e.kv.as_ref().is_some_and(|kv| kv.key != key);
             // What was forgotten may have been somebody who joined.
             if said.canceled || said.events.iter().any(other) {
-                state.accompany(spot);
-                let req = state.own.get(spot).map(|(req, _)| *req);
-                drop(state);
-                req.inspect(|req| (self.listener)(req, News::Joined));
+                state.joined(&spot, &mut news);
             }
-            return true;
+            self.tell_news(state, news);
+            return Heard::News;
         }
         if said.canceled {
-            if said.compact_revision == 0 {
-                // By us, or by a member that takes the token for old.
-                return spot.is_none() && !said.cancel_reason.contains("token");
-            }
             // What happened since it was read is forgotten: everybody looks for himself.
-            if let Some(spot) = &spot {
-                state.ring(spot);
-                if let Some((req, _)) = state.own.get(spot) {
-                    news.push((*req, News::Missed));
-                }
-                state.unwatch(spot);
-                if state.stands(spot).is_some() {
-                    state.watch(spot, said.compact_revision);
-                }
+            state.missed(&spot, &mut news);
+            state.unwatch(&spot);
+            if state.stands(&spot).is_some() {
+                state.watch(&spot, said.compact_revision);
             }
         }
-        let Some(spot) = spot else { return true };
         for event in said.events {
             let Some(kv) = event.kv else { continue };
-            let own = state.stands(&spot);
             if event.kind == 1 {
-                state.ring(&spot);
-                state.own.remove(&spot);
-                state.accompany(&spot);
-                state.tidy(&spot);
-            } else if let Some(watched) = state.keys.get_mut(&spot) {
+                state.deleted(&spot, &mut news);
+                continue;
+            }
+            if let Some(watched) = state.keys.get_mut(&spot) {
                 watched.from = watched.from.max(kv.mod_revision + 1);
             }
-            if let Some(req) = own {
-                let put = event.kind == 0;
-                news.push((req, if put { News::Put(kv.value) } else { News::Deleted }));
+            if let Some(req) = state.stands(&spot) {
+                news.push((req, News::Put(kv.value)));
             }
         }
+        self.tell_news(state, news);
+        Heard::News
+    }
+
+    fn tell_news(&self, state: MutexGuard<'_, State>, news: Vec<(ReqId, News)>) {
         drop(state);
         news.into_iter().for_each(|(req, news)| (self.listener)(&req, news));
+    }
+
+    /// Has somebody look at what may have happened before watches began.
+    fn look(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if !std::mem::replace(&mut state.looking, true) {
+            let all = self.clone();
+            engine::spawn(async move { while all.look_at_some().await {} });
+        }
+    }
+
+    /// One look for many; false when there is nothing to look at. The member that is asked began
+    /// the watches, so what it knows now is no older than that. If it is another one by now, the
+    /// watches begin there in the past.
+    async fn look_at_some(&self) -> bool {
+        let some: Vec<(Spot, i64)> = {
+            let mut state = self.state();
+            let n = state.looks.len().min(AT_ONCE);
+            state.looking = n > 0;
+            state.looks.drain(..n).collect()
+        };
+        if some.is_empty() {
+            return false;
+        }
+        let ask = |(spot, id): &(Spot, i64)| match self.state().is_company(spot, *id) {
+            true => txn::crowd(keys::line_of(keys::of_spot(spot))),
+            false => txn::there(keys::of_spot(spot)),
+        };
+        let success = some.iter().map(ask).collect();
+        let said = self.link.txn(&TxnRequest { success, ..TxnRequest::default() }).await;
+        let said = said.map(|answer| answer.said);
+        let mut found = said.iter().flat_map(txn::ranges);
+        let (mut state, mut news) = (self.state(), Vec::new());
+        for (spot, id) in &some {
+            let range = found.next();
+            if state.by_id.get(id) == Some(spot) {
+                state.looked(spot, *id, range, &mut news);
+            }
+        }
+        self.tell_news(state, news);
         true
     }
 }
+
+/// Whether a watch was refused: a token that ended since the stream was opened is taken for somebody
+/// without permission. A cancel of our own is of a watch that is not known any more, and has no
+/// reason. Servers before 3.5 name the watch that they refuse, later ones none.
+fn is_refusal(said: &WatchResponse, known: bool) -> bool {
+    said.canceled && said.compact_revision == 0 && (known || !said.cancel_reason.is_empty())
+}
+
+/// Where a watch begins that was never there before.
+const NOW: i64 = 0;
 
 fn create(spot: &Spot, watch_id: i64, start_revision: i64) -> WatchRequest {
     let key = keys::of_spot(spot).as_bytes().to_vec();
@@ -381,12 +479,12 @@ impl State {
     }
 
     fn is_company(&self, spot: &Spot, id: i64) -> bool {
-        self.alone.get(spot).is_some_and(|(of, _)| *of == id)
+        self.alone.get(spot).is_some_and(|c| c.id == id)
     }
 
     /// An entry is alone in line no more, or gone.
     fn accompany(&mut self, spot: &Spot) {
-        if let Some((watch_id, _)) = self.alone.remove(spot) {
+        if let Some(Company { id: watch_id, .. }) = self.alone.remove(spot) {
             self.by_id.remove(&watch_id);
             let cancel = Watching::Cancel(WatchCancel { watch_id });
             self.changes.push(WatchRequest { request: Some(cancel) });
@@ -398,22 +496,82 @@ impl State {
         if !self.own.contains_key(spot) {
             return self.watch(spot, from);
         }
-        let unwatched = || Watched { id: None, from, bells: Vec::new() };
+        let unwatched = || Watched { id: None, from, begun: false, bells: Vec::new() };
         self.keys.entry(spot.clone()).or_insert_with(unwatched)
     }
 
     /// The server is to tell of an entry.
     fn watch(&mut self, spot: &Spot, from: i64) -> &mut Watched {
-        let unwatched = || Watched { id: None, from, bells: Vec::new() };
+        let unwatched = || Watched { id: None, from, begun: false, bells: Vec::new() };
         let watched = self.keys.entry(spot.clone()).or_insert_with(unwatched);
         if watched.id.is_none() {
             watched.from = watched.from.min(from);
             self.last_id += 1;
             watched.id = Some(self.last_id);
             self.by_id.insert(self.last_id, spot.clone());
-            self.changes.push(create(spot, self.last_id, watched.from));
+            watched.begun = false;
+            self.changes.push(create(spot, self.last_id, NOW));
         }
         watched
+    }
+
+    /// A watch begins at this revision; whether something may have happened before.
+    fn begins(&mut self, spot: &Spot, id: i64, now: i64) -> bool {
+        let (from, begun) = match self.alone.get_mut(spot).filter(|c| c.id == id) {
+            Some(company) => (company.from, &mut company.begun),
+            None => match self.keys.get_mut(spot).filter(|w| w.id == Some(id)) {
+                Some(watched) => (watched.from, &mut watched.begun),
+                None => return false,
+            },
+        };
+        !std::mem::replace(begun, true) && now >= from
+    }
+
+    /// What was found by who looked after a watch began; `None` when that failed.
+    fn looked(
+        &mut self,
+        spot: &Spot,
+        id: i64,
+        found: Option<&RangeResponse>,
+        news: &mut Vec<(ReqId, News)>,
+    ) {
+        if self.is_company(spot, id) {
+            if found.is_none_or(|range| range.count > 1) {
+                self.joined(spot, news);
+            }
+            return;
+        }
+        let Some(range) = found else { return self.missed(spot, news) };
+        let created = keys::created(spot);
+        let Some(kv) = range.kvs.first().filter(|kv| kv.create_revision == created) else {
+            return self.deleted(spot, news);
+        };
+        if kv.mod_revision > created
+            && let Some(req) = self.stands(spot)
+        {
+            news.push((req, News::Put(kv.value.clone())));
+        }
+    }
+
+    /// An entry is gone.
+    fn deleted(&mut self, spot: &Spot, news: &mut Vec<(ReqId, News)>) {
+        news.extend(self.stands(spot).map(|req| (req, News::Deleted)));
+        self.ring(spot);
+        self.own.remove(spot);
+        self.accompany(spot);
+        self.tidy(spot);
+    }
+
+    /// Somebody stands behind an entry of our own, or may.
+    fn joined(&mut self, spot: &Spot, news: &mut Vec<(ReqId, News)>) {
+        self.accompany(spot);
+        news.extend(self.own.get(spot).map(|(req, _)| (*req, News::Joined)));
+    }
+
+    /// What happened to an entry is not known.
+    fn missed(&mut self, spot: &Spot, news: &mut Vec<(ReqId, News)>) {
+        self.ring(spot);
+        news.extend(self.own.get(spot).map(|(req, _)| (*req, News::Missed)));
     }
 
     fn ring(&mut self, spot: &Spot) {
@@ -456,8 +614,9 @@ impl State {
             } else if !self.alone.contains_key(&spot) {
                 self.last_id += 1;
                 self.by_id.insert(self.last_id, spot.clone());
-                self.changes.push(company(&spot, self.last_id, from));
-                self.alone.insert(spot, (self.last_id, from));
+                self.changes.push(company(&spot, self.last_id, NOW));
+                let id = self.last_id;
+                self.alone.insert(spot, Company { id, from, begun: false });
             }
         }
     }
@@ -480,5 +639,28 @@ impl Drop for Bells<'_> {
             state.tidy(spot);
         }
         self.watches.tell(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As servers of different versions say it.
+    #[test]
+    fn a_refusal_is_told_from_a_cancel_of_our_own() {
+        let said = |watch_id, reason: &str, compact_revision| WatchResponse {
+            watch_id,
+            canceled: true,
+            cancel_reason: reason.to_owned(),
+            compact_revision,
+            ..WatchResponse::default()
+        };
+        let denied = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
+        assert!(is_refusal(&said(7, denied, 0), true), "3.4");
+        assert!(is_refusal(&said(-1, denied, 0), false), "3.5 and later");
+        assert!(is_refusal(&said(-1, "etcdserver: invalid auth token", 0), false));
+        assert!(!is_refusal(&said(7, "", 0), false), "our own cancel");
+        assert!(!is_refusal(&said(7, "", 42), true), "compacted");
     }
 }

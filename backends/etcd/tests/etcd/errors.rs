@@ -77,7 +77,9 @@ fn half_dead() {
 }
 
 /// Root, and one who may only use our prefix.
-async fn with_logins(server: &Server) {
+pub(crate) async fn with_logins(server: &Server) {
+    // Some versions have it from the start.
+    let _ = etcdctl(server, &["role", "add", "root"]).await;
     for args in [
         &["user", "add", "root:secret"][..],
         &["user", "grant-role", "root", "root"],
@@ -97,7 +99,6 @@ async fn with_logins(server: &Server) {
 fn wrong_login() {
     run(async {
         let server = server().await;
-        let _ = etcdctl(&server, &["role", "add", "root"]).await;
         with_logins(&server).await;
         let addr = server.addr();
         for login in ["", "app:wrong@", "nobody:hunter2@", "stranger:hunter2@"] {
@@ -115,7 +116,6 @@ fn wrong_login() {
 fn login_again() {
     run(async {
         let server = server().await;
-        let _ = etcdctl(&server, &["role", "add", "root"]).await;
         with_logins(&server).await;
         let url = format!("etcd://app:hunter2@{}", server.addr());
         let (locks, other) = (connect(&url).await.unwrap(), connect(&url).await.unwrap());

@@ -4,13 +4,16 @@
 
 mod child;
 mod cluster;
+mod crowds;
 mod errors;
 mod handover;
 mod interop;
 mod kit;
+mod logins;
 mod moves;
 mod replies;
 mod seats;
+mod silence;
 mod steps;
 mod together;
 mod waiting;
@@ -28,12 +31,15 @@ fn main() {
         Some(AT_ONCE),
         &[
             cluster::TRIALS,
+            crowds::TRIALS,
             errors::TRIALS,
             handover::TRIALS,
             interop::TRIALS,
+            logins::TRIALS,
             moves::TRIALS,
             replies::TRIALS,
             seats::TRIALS,
+            silence::TRIALS,
             together::TRIALS,
             waiting::TRIALS,
         ],

@@ -106,7 +106,8 @@ fn answer_lost() {
         let look = client(&server).await;
         join_new(&store, "warm").await;
         let asks = Arc::new(asks());
-        proxy.delay(std::time::Duration::from_millis(1500));
+        // As slow as a connection may be that is not taken for a silent one.
+        proxy.delay(std::time::Duration::from_millis(800));
         let joining = {
             let (store, asks) = (store.clone(), asks.clone());
             task(async move { join_many(&store, &asks).await })

@@ -1,4 +1,6 @@
-//! What the two suites share.
+//! What the suites share.
+
+#![allow(dead_code, unused_macros, unused_imports)] // not all of them use all of it
 
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, FullName, Locks};

@@ -11,6 +11,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("nobody_there_somebody_else_and_silence_are_unreachable", unreachable),
     ("a_wrong_password_is_a_matter_of_credentials", password),
     ("a_path_without_rights_is_a_matter_of_credentials", rights),
+    ("a_login_that_protects_nothing_says_so", open_path),
     ("a_server_that_lost_the_others_is_refused", read_only),
     ("a_server_that_stops_answering_is_an_error_in_time", stopped),
 ];
@@ -69,6 +70,32 @@ fn rights() {
         drop(connect(&mine).await.unwrap());
         let e = refused(&url("", "/shown")).await;
         assert_eq!(e.kind(), Kind::Credentials, "{e:?}");
+    });
+}
+
+/// Below a path that was made without a login everybody may make a lock's node first.
+fn open_path() {
+    run(async {
+        let site = Site::new();
+        let url = |login: &str, acl: &str| {
+            format!("zookeeper://{login}{}{}?tick=200ms{acl}", server(), site.0)
+        };
+        drop(connect(&url("", "")).await.unwrap());
+        for acl in ["&acl=creator", "&acl=creator-read"] {
+            let e = refused(&url("app:hunter2@", acl)).await;
+            assert_eq!(e.kind(), Kind::Credentials, "{e:?}");
+        }
+        // Who did not ask for it is let in, and told.
+        let notes = async |login: &str, acl: &str| {
+            connect(&url(login, acl)).await.unwrap().capability().notes.concat()
+        };
+        assert!(notes("app:hunter2@", "").await.contains("everybody may write"));
+        assert!(!notes("", "").await.contains("everybody may write"));
+        assert!(!notes("app:hunter2@", "&acl=open").await.contains("everybody may write"));
+        let closed = Site::new();
+        let url = format!("zookeeper://app:hunter2@{}{}?acl=creator", server(), closed.0);
+        let locks = connect(&url).await.unwrap();
+        assert!(!locks.capability().notes.concat().contains("everybody may write"));
     });
 }
 

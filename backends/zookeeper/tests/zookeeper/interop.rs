@@ -11,6 +11,7 @@ use crate::kit::{
 pub(crate) const TRIALS: &[Named] = &[
     ("a_curator_mutex_and_ours_exclude_each_other", curator),
     ("entries_made_as_curator_makes_them_are_waited_for_and_shown", wire_format),
+    ("what_others_keep_in_a_locks_node_stays", data_stays),
     ("a_proof_holds_as_long_as_the_lock", proof),
     ("a_revoked_holder_is_told_at_once", revoked),
 ];
@@ -65,6 +66,21 @@ fn wire_format() {
         other.delete(&format!("{prefix}{number}"), None).await.unwrap();
         let next = take(&locks, "a", LONG).await;
         assert!(next.token() > token);
+    });
+}
+
+/// Curator's recipes let their users keep something in a lock's own node.
+fn data_stays() {
+    run(async {
+        let site = Site::new();
+        let (locks, other) = (site.client(server()).await, raw(server()).await);
+        give_back(take(&locks, "a", LONG).await).await;
+        other.set_data(&site.node("a"), b"theirs", None).await.unwrap();
+        for _ in 0..2 {
+            give_back(take(&locks, "a", LONG).await).await;
+        }
+        let (data, stat) = other.get_data(&site.node("a")).await.unwrap();
+        assert_eq!((data.as_slice(), stat.version), (&b"theirs"[..], 1));
     });
 }
 

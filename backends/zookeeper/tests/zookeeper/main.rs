@@ -10,6 +10,7 @@ mod errors;
 mod handover;
 mod interop;
 mod kit;
+mod lines;
 mod replies;
 mod sessions;
 
@@ -30,6 +31,7 @@ fn main() {
             errors::TRIALS,
             handover::TRIALS,
             interop::TRIALS,
+            lines::TRIALS,
             replies::TRIALS,
             sessions::TRIALS,
         ],

@@ -13,6 +13,8 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_restart_of_the_server_keeps_what_is_held", restart),
     ("a_broken_connection_is_an_event_and_no_loss", broken),
     ("one_session_for_all_of_a_ttl", one_session),
+    ("ttls_that_differ_little_share_a_session", one_class),
+    ("a_session_survives_whoever_had_it_opened", survives),
     ("a_request_given_up_unanswered_is_undone_and_stays_out", given_up),
     ("what_arrives_too_late_is_swept", swept),
     ("a_place_is_proved_by_what_is_there", proved),
@@ -84,16 +86,63 @@ fn broken() {
     });
 }
 
+/// How many connections a server has, the one that asks among them.
+async fn connections_of(server: &Server) -> u32 {
+    let all = four_letters(server.addr(), "mntr").await.unwrap();
+    let line = all.lines().find(|l| l.starts_with("zk_num_alive_connections")).unwrap();
+    line.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+/// As a program has them whose TTL is what is left of some other time.
+fn one_class() {
+    run(async {
+        let server = Server::start(zookeeper_with(&["maxSessionTimeout=10000"])).await.unwrap();
+        let site = Site::new();
+        let locks = site.client(server.addr()).await;
+        let before = connections_of(&server).await;
+        let mut all = Vec::new();
+        for i in 0..20 {
+            let ttl = ms(7001 + i * 37);
+            let held = take(&locks, &i.to_string(), ttl).await;
+            assert!(held.ttl() >= ttl, "{:?}", held.ttl());
+            all.push(held);
+        }
+        // Beyond the longest session of the servers they are all the same.
+        for i in 0..20 {
+            all.push(take(&locks, &format!("long {i}"), ms(60_000 + i * 40_000)).await);
+        }
+        assert!(connections_of(&server).await <= before + 3);
+    });
+}
+
+/// Callers with too little patience for a session, again and again.
+fn survives() {
+    run(async {
+        let site = Site::new();
+        let proxy = Proxy::to(server()).await.unwrap();
+        let locks = site.client(proxy.addr()).await;
+        give_back(take(&locks, "a", LONG).await).await;
+        proxy.delay(ms(100));
+        let (clock, before) = (distlock_core::Clock::system(), proxy.accepted());
+        // Each is given up before a session can be open.
+        for _ in 0..5 {
+            let lock = locks.lock("a").ttl(ms(20_000));
+            assert!(clock.timeout(ms(100), lock.acquire()).await.is_none());
+        }
+        let lock = locks.lock("a").ttl(ms(20_000));
+        let held = soon("a grant", lock.acquire()).await.unwrap();
+        assert_eq!(proxy.accepted(), before + 1, "connections");
+        proxy.heal();
+        give_back(held).await;
+    });
+}
+
 fn one_session() {
     run(async {
         let server = Server::start(zookeeper()).await.unwrap();
         let site = Site::new();
         let locks = site.client(server.addr()).await;
-        let connections = async || {
-            let all = four_letters(server.addr(), "mntr").await.unwrap();
-            let line = all.lines().find(|l| l.starts_with("zk_num_alive_connections")).unwrap();
-            line.split_whitespace().last().unwrap().parse::<u32>().unwrap()
-        };
+        let connections = async || connections_of(&server).await;
         // The one that asks is one of them.
         let before = connections().await;
         let mut all = Vec::new();

@@ -44,7 +44,7 @@ pub async fn a_thousand_waiters_cost_little(site: &Site) {
     let (bytes, share): (u64, u64) =
         (bytes.parse().expect("a number"), share.parse().expect("a number"));
     eprintln!("{n} waiters: {bytes} bytes each, {share} millionths of a core while quiet");
-    let watched = site.capability().family == Family::Line && site.suite().processes;
+    let watched = site.capability().family == Family::Line && site.suite().by_url.is_some();
     assert!(bytes < if watched { 8192 } else { 4096 }, "{bytes} bytes a waiter");
     assert!(share < 10_000, "{share} millionths of a core while nothing happens");
     assert_eq!(child.hear_for(AGES, "order").await, "ok");

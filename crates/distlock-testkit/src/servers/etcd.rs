@@ -23,6 +23,8 @@ struct Member {
     peer: Arc<Port>,
     cluster: String,
     tls: Vec<String>,
+    /// Further options.
+    more: Vec<String>,
 }
 
 impl Member {
@@ -58,6 +60,7 @@ impl Member {
         .flat_map(|(key, value)| [format!("--{key}"), value.to_owned()])
         .collect();
         args.extend(self.tls.iter().cloned());
+        args.extend(self.more.iter().cloned());
         args
     }
 }
@@ -66,10 +69,10 @@ fn no_port(e: std::io::Error) -> Error {
     Error::new(Kind::Store, "the test server etcd has no port").because(e)
 }
 
-fn alone(tls: Vec<String>) -> Result<Program, Error> {
+fn alone(tls: Vec<String>, more: Vec<String>) -> Result<Program, Error> {
     let peer = Arc::new(Port::claim().map_err(no_port)?);
     let cluster = format!("n0=http://127.0.0.1:{}", peer.number());
-    Ok(Member { name: "n0".to_owned(), peer, cluster, tls }.program())
+    Ok(Member { name: "n0".to_owned(), peer, cluster, tls, more }.program())
 }
 
 /// An etcd of one member.
@@ -77,7 +80,18 @@ fn alone(tls: Vec<String>) -> Result<Program, Error> {
 /// # Errors
 /// When no port is free for its peers, of which it has none.
 pub fn etcd() -> Result<Program, Error> {
-    alone(Vec::new())
+    alone(Vec::new(), Vec::new())
+}
+
+/// An etcd of one member whose logins are JSON Web Tokens that end after so many seconds, signed with
+/// the secret in a file.
+///
+/// # Errors
+/// As [`etcd`].
+pub fn etcd_jwt(secret: &Path, seconds: u32) -> Result<Program, Error> {
+    let secret = secret.display();
+    let jwt = format!("jwt,sign-method=HS256,priv-key={secret},ttl={seconds}s");
+    alone(Vec::new(), vec![format!("--auth-token={jwt}")])
 }
 
 /// An etcd of one member that speaks TLS with these certificates; `clients` says whether it lets in
@@ -93,7 +107,7 @@ pub fn etcd_tls(certs: &Certs, clients: bool) -> Result<Program, Error> {
     }
     let arg =
         |(option, path): &(&str, std::path::PathBuf)| format!("--{option}={}", path.display());
-    alone(files.iter().map(arg).collect())
+    alone(files.iter().map(arg).collect(), Vec::new())
 }
 
 /// Three etcds that are one cluster. Dropping it ends them.
@@ -122,7 +136,8 @@ impl EtcdCluster {
         let cluster = all.join(",");
         let member = |i: usize| {
             let (name, peer, cluster) = (format!("n{i}"), peers[i].clone(), cluster.clone());
-            Server::start(Member { name, peer, cluster, tls: Vec::new() }.program())
+            let (tls, more) = (Vec::new(), Vec::new());
+            Server::start(Member { name, peer, cluster, tls, more }.program())
         };
         // At once: none of them is well before two of them are there.
         let (a, b, c) = tokio::join!(member(0), member(1), member(2));
@@ -193,6 +208,22 @@ impl EtcdCluster {
 /// # Cancel safety
 /// Asks only.
 pub async fn etcd_metric(server: &Server, name: &str) -> Option<f64> {
+    let of_name = |line: &&str| line.split([' ', '{']).next() == Some(name);
+    metric(server, of_name).await
+}
+
+/// How many calls of a method a server was sent.
+///
+/// # Cancel safety
+/// Asks only.
+pub async fn etcd_calls(server: &Server, method: &str) -> Option<f64> {
+    let method = format!("grpc_method=\"{method}\"");
+    let of_method =
+        |line: &&str| line.starts_with("grpc_server_started_total{") && line.contains(&method);
+    metric(server, of_method).await
+}
+
+async fn metric(server: &Server, line: impl Fn(&&str) -> bool) -> Option<f64> {
     // A busy server takes its time for it.
     let mut said = None;
     for _ in 0..5 {
@@ -202,7 +233,7 @@ pub async fn etcd_metric(server: &Server, name: &str) -> Option<f64> {
         }
     }
     let said = said?;
-    let line = said.lines().find(|l| l.split([' ', '{']).next() == Some(name))?;
+    let line = said.lines().find(line)?;
     line.rsplit(' ').next()?.trim().parse().ok()
 }
 
