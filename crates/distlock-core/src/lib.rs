@@ -16,6 +16,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("distlock runs on Linux: its deadlines need CLOCK_BOOTTIME and timerfd");
 
+mod abreast;
 pub mod blocking;
 pub mod busy;
 pub mod capability;
