@@ -26,6 +26,7 @@ pub mod duration;
 pub mod engine;
 pub mod error;
 pub mod fault;
+mod fellows;
 mod guard;
 mod hold;
 pub mod host;

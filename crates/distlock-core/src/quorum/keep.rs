@@ -223,7 +223,7 @@ impl<N: QuorumNode> Inner<N> {
                 let state = SlotState::new(owned, sent, left, margin).into();
                 let round = Round::default();
                 let slot = Slot { key: key.clone(), ask: None, round, token, state };
-                self.holds.insert(Arc::new(slot), key.req);
+                self.holds.insert(Arc::new(slot), key.req, self.clock().now());
                 Kept::Until { sent, ttl: left, margin, waiters }
             }
         }

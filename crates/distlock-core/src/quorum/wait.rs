@@ -66,7 +66,6 @@ impl<N: QuorumNode> Inner<N> {
         if let Some(replay) = self.replay(ask) {
             return Ok(Attempt::Granted(replay));
         }
-        self.holds.sweep(start);
         let ask = Arc::new(ask.clone());
         let enough = u32::try_from(self.majority).unwrap_or(u32::MAX);
         let hung = self.bells.hang(&ask, enough);
@@ -173,7 +172,7 @@ impl<N: QuorumNode> Inner<N> {
         let (sent, ttl, margin) = (state.sent, state.left, state.margin);
         drop(state);
         let tokens = TokenRange::one(slot.token);
-        self.holds.insert(slot, ask.req);
+        self.holds.insert(slot, ask.req, self.clock().now());
         self.bells.ring_owner(&ask.lock, &ask.owner);
         Grant { req: ask.req, tokens, sent, ttl, margin, waiters }
     }
