@@ -18,6 +18,7 @@ compile_error!("distlock runs on Linux: its deadlines need CLOCK_BOOTTIME and ti
 
 mod agenda;
 mod asking;
+mod abreast;
 pub mod blocking;
 pub mod busy;
 pub mod capability;
@@ -29,6 +30,7 @@ pub mod engine;
 pub mod error;
 pub mod fault;
 pub mod flight;
+mod fellows;
 mod guard;
 mod hold;
 pub mod host;
