@@ -16,9 +16,9 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("distlock runs on Linux: its deadlines need CLOCK_BOOTTIME and timerfd");
 
+mod abreast;
 mod agenda;
 mod asking;
-mod abreast;
 pub mod blocking;
 pub mod busy;
 pub mod capability;
@@ -29,8 +29,8 @@ pub mod duration;
 pub mod engine;
 pub mod error;
 pub mod fault;
-pub mod flight;
 mod fellows;
+pub mod flight;
 mod guard;
 mod hold;
 pub mod host;
