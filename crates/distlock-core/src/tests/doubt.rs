@@ -2,12 +2,15 @@
 
 use super::*;
 
+/// An acquire that is under way.
+type Late = (Ask, Option<Duration>);
+
 /// A lease store whose network delays requests: they are unanswered, and arrive when told to.
 struct Delayed {
     memory: Memory,
     /// How many acquires are held up from now on.
     hold_up: Arc<AtomicUsize>,
-    under_way: Arc<Mutex<Vec<(Ask, Option<Duration>)>>>,
+    under_way: Arc<Mutex<Vec<Late>>>,
 }
 
 impl LeaseStore for Delayed {
@@ -29,7 +32,7 @@ impl LeaseStore for Delayed {
 }
 
 /// A guard whose grant followed a request that is still under way, and that request.
-async fn after_doubt(memory: &Memory, min_hold: Duration) -> (Guard, (Ask, Option<Duration>)) {
+async fn after_doubt(memory: &Memory, min_hold: Duration) -> (Guard, Late) {
     let clock = memory.clock();
     let others = Locks::options().ttl(TTL).open(memory.client()).unwrap();
     let holder = others.lock("a").ttl(Duration::from_secs(60)).await.unwrap();
@@ -64,7 +67,7 @@ async fn many_others(memory: &Memory) {
     }
 }
 
-async fn arrives_in_vain(memory: &Memory, (ask, wait): (Ask, Option<Duration>)) {
+async fn arrives_in_vain(memory: &Memory, (ask, wait): Late) {
     let answer = memory.acquire(&ask, wait).await.unwrap();
     assert_eq!(answer, Answer::Spent, "a request that was given back is back");
 }
