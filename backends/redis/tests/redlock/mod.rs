@@ -33,9 +33,14 @@ pub(crate) struct Nodes(pub(crate) Vec<Server>);
 impl Nodes {
     /// Starts so many.
     pub(crate) async fn start(n: usize) -> Result<Arc<Self>, Error> {
+        Self::of(n, &Redis::new()).await
+    }
+
+    /// Starts so many of a kind.
+    async fn of(n: usize, redis: &Redis) -> Result<Arc<Self>, Error> {
         let mut servers = Vec::new();
         for _ in 0..n {
-            servers.push(Redis::new().start().await?);
+            servers.push(redis.clone().start().await?);
         }
         Ok(Arc::new(Self(servers)))
     }
@@ -105,16 +110,15 @@ fn suite<const N: usize>(algorithm: Algorithm) -> Suite {
 }
 
 async fn made<const N: usize>(algorithm: &str) -> Result<Made, Error> {
-    let nodes = Nodes::start(N).await?;
-    // With no more rights than the page asks for.
+    // With no more rights than the page asks for, also after a restart.
     let page = include_str!("../../../../docs/stores/redlock.md");
-    let page = match algorithm {
-        "plain" => page.replace("~rl:*", "~* ~rl:*").replace("+eval ", "+eval +pttl "),
-        _ => page.to_owned(),
+    let line = page.lines().find_map(|l| l.strip_prefix("ACL SETUSER ")).expect("an ACL line");
+    let line = match algorithm {
+        "plain" => line.replace("~rl:*", "~* ~rl:*").replace("+eval ", "+eval +pttl "),
+        _ => line.to_owned(),
     };
-    for server in &nodes.0 {
-        Redis::account(server.addr(), &page).await?;
-    }
+    let redis = Redis::new().users(&["default on nopass ~* &* +@all", line.as_str()]);
+    let nodes = Nodes::of(N, &redis).await?;
     let url = nodes.url(&format!("{LAWS}&algorithm={algorithm}"));
     Ok(Made::with(url.replace("redlock://", "redlock://app:secret@"), nodes))
 }
