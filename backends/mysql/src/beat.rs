@@ -1,8 +1,9 @@
 //! Many waiters of one lock say that they are alive: one transaction, one statement for all.
 //!
 //! While time brings nothing about and they are all in line, listening, a heartbeat does no more
-//! than move their deadlines; the rest of the line need not be read for that, only who stands
-//! where. Anything else is the long way's.
+//! than move their deadlines; the rest of the line need not be read for that, only who the first
+//! thousand are: whoever is further back is told that at least so many are ahead. Anything else is the
+//! long way's.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,9 +13,9 @@ use distlock_core::{FullName, ReqId};
 use sqlx::{MySqlConnection, Row};
 
 use crate::ledger::{BEGIN, END, Fault, Ledger, moment, odd, read_moment};
-use crate::line::{self, Line};
+use crate::line::{self, COUNTED, Line};
 use crate::record::{COLUMNS, Record, rules};
-use crate::sql::{NOW, at, list, run};
+use crate::sql::{NOW, at, list, number, run};
 
 /// A request, and whether it asks for a permit.
 const PLACE: usize = 16 + 1;
@@ -33,13 +34,17 @@ impl Ledger {
             "{BEGIN}; SELECT {COLUMNS} FROM {} WHERE {at} FOR UPDATE; \
              {}; {heads}; \
              SELECT GROUP_CONCAT(CONCAT(req, permits>0) ORDER BY since SEPARATOR '') AS line \
-             FROM {wait} WHERE {at} AND deaf=0 AND deadline>{NOW}",
+             FROM (SELECT req, permits, since FROM {wait} WHERE {at} \
+             ORDER BY since LIMIT {COUNTED}) counted; \
+             SELECT COUNT(*) AS here FROM {wait} WHERE {at} AND deaf=0 AND deadline>{NOW} \
+             AND req IN ({mine})",
             tables.lock,
             read_moment(),
-            wait = tables.wait
+            wait = tables.wait,
+            mine = list(waiting.iter().map(|(req, _)| req))
         );
         let given = run(conn, sql).await?;
-        let [_, _, row, clock, heads, places] = given.as_slice() else { return Err(odd()) };
+        let [_, _, row, clock, heads, places, here] = given.as_slice() else { return Err(odd()) };
         let now = moment(clock)?;
         let Some(record) = row.rows.first().map(Record::read).transpose()? else {
             return Self::not_so(conn).await;
@@ -53,8 +58,8 @@ impl Ledger {
         let step = state.step(&Op::Settle, Now { lease: now, wall: now }, &rules());
         let quiet = step.effects.is_empty()
             && (&state.holds, &state.queue, state.hi) == (&before.holds, &before.queue, before.hi)
-            // Nobody is passed over, so that all who stand in line are counted below.
-            && record.waiters == (line_up.len() / PLACE) as u64;
+            // All of them are in line and were not passed over.
+            && number(here.rows.first().ok_or_else(odd)?, "here")? == waiting.len() as u64;
         if !quiet {
             return Self::not_so(conn).await;
         }
@@ -65,12 +70,11 @@ impl Ledger {
         }
         let mut pulses = Vec::with_capacity(waiting.len());
         for (req, _) in waiting {
-            let Some((i, permit)) = place.get(req.as_bytes().as_slice()) else {
-                return Self::not_so(conn).await;
-            };
-            let ahead = u32::try_from(*i).unwrap_or(u32::MAX);
+            let place = place.get(req.as_bytes().as_slice()).copied();
+            let (i, permit) = place.unwrap_or((COUNTED, false));
+            let ahead = u32::try_from(i).unwrap_or(u32::MAX);
             let ends = state.holds.iter().map(|h| h.expires);
-            let end = if *permit { ends.min() } else { ends.max() };
+            let end = if permit { ends.min() } else { ends.max() };
             let delay = Some(state.delay_until).filter(|until| *until > now);
             let left = end.into_iter().chain(delay).max().map(|end| end.since(now));
             pulses.push(Pulse::Queued { ahead, left });

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod growth;
 mod scene;
 mod sweeps;
 mod turns;

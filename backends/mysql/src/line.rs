@@ -20,6 +20,9 @@ use crate::sql::{NOW, hex, list, micros};
 pub(crate) const SHORT: usize = 24;
 /// How many of the first are read of a longer one.
 const FIRST: usize = 8;
+/// So many places are counted: whoever is further back is told that so many are ahead, at least. To
+/// count them all for each would be quadratic.
+pub(crate) const COUNTED: usize = 1024;
 /// How many that are over are read, to be dropped, by one move.
 const OVER: usize = 500;
 
@@ -40,7 +43,8 @@ pub(crate) fn select(tables: &Tables, at: &str, ops: &[Op], all: bool) -> [Strin
     } else {
         format!(
             "SELECT since FROM {wait} WHERE {at} AND since < \
-             (SELECT MAX(since) FROM {wait} WHERE {at} AND req IN ({reqs}))"
+             (SELECT MAX(since) FROM {wait} WHERE {at} AND req IN ({reqs})) \
+             ORDER BY since LIMIT {COUNTED}"
         )
     };
     if all {
@@ -60,7 +64,9 @@ pub(crate) fn select(tables: &Tables, at: &str, ops: &[Op], all: bool) -> [Strin
         // Others of the same owner may enter with it.
         parts.push(format!("AND owner={}", hex(claim.owner.as_str())));
         if let Mode::Permit(n) = claim.mode {
-            parts.push(format!("AND permits NOT IN (0,{n}) ORDER BY since LIMIT 1"));
+            // All of a line agree on the number, so that any who differs is as good as the first.
+            parts.push(format!("AND permits>0 AND permits<{n} LIMIT 1"));
+            parts.push(format!("AND permits>{n} LIMIT 1"));
         }
     }
     let part = |p: &String| format!("(SELECT {COLUMNS} FROM {wait} WHERE {at} {p})");

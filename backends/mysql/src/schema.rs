@@ -71,7 +71,8 @@ impl Tables {
                      deaf TINYINT NOT NULL DEFAULT 0,\n  permits INT UNSIGNED NOT NULL DEFAULT 0,\n  \
                      owner VARBINARY(255) NOT NULL,\n  claim BLOB NOT NULL,\n  \
                      PRIMARY KEY (space, name, req),\n  KEY line (space, name, since),\n  \
-                     KEY ends (space, name, deadline)"
+                     KEY ends (space, name, deadline),\n  \
+                     KEY owners (space, name, owner),\n  KEY sizes (space, name, permits)"
                 ),
             ),
             table(

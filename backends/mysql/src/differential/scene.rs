@@ -1,7 +1,7 @@
 //! A real server in held time: a session's `timestamp` is what its statements take for now.
 
 use distlock_core::seam::Key;
-use distlock_core::state::{Claim, Effects, LockState, Op, Reply, Rules};
+use distlock_core::state::{Claim, Effects, LockState, Op, Pulse, Reply, Rules};
 use distlock_core::url::StoreUrl;
 use distlock_core::{FullName, Name, Namespace, ReqId};
 use distlock_sql::Opens;
@@ -71,6 +71,21 @@ impl Scene {
 
     pub(super) async fn sql(&mut self, sql: String) -> Vec<Given> {
         run(&mut self.conn, sql).await.unwrap()
+    }
+
+    /// How many rows the server has read for this connection so far.
+    pub(super) async fn rows_read(&mut self) -> u64 {
+        let given = self.sql("SHOW SESSION STATUS LIKE 'Handler_read%'".to_owned()).await;
+        let value = |row: &sqlx::mysql::MySqlRow| row.try_get::<String, _>(1).unwrap();
+        given[0].rows.iter().map(|row| value(row).parse::<u64>().unwrap()).sum()
+    }
+
+    /// The short way for many who wait.
+    pub(super) async fn beat_all(&mut self, lock: &FullName, reqs: &[ReqId]) -> Vec<Pulse> {
+        let wait = std::time::Duration::from_secs(300);
+        let beats: Vec<_> = reqs.iter().map(|req| (*req, wait)).collect();
+        let pulses = self.ledger.beat(&mut self.conn, lock, &beats).await.ok().unwrap();
+        pulses.expect("nothing but that to do")
     }
 
     pub(super) async fn at(&mut self, now: u64) {

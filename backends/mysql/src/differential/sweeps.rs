@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use distlock_core::Mode;
 use distlock_core::state::{LockState, Op, Reply};
-use sqlx::Row;
 
 use super::scene::{START, Scene};
 use super::{claim, name};
@@ -114,16 +113,6 @@ async fn nor_when_the_clock_goes_back_to_the_moment_at_which_the_row_was_made() 
     assert_eq!(scene.state(&name).await.holds.len(), 1);
 }
 
-/// The rows that the server has read for this connection.
-async fn rows_read(scene: &mut Scene) -> u64 {
-    let given = scene.sql("SHOW SESSION STATUS LIKE 'Handler_read%'".to_owned()).await;
-    let value = |row| -> u64 {
-        let row: &sqlx::mysql::MySqlRow = row;
-        row.try_get::<String, _>(1).unwrap().parse().unwrap()
-    };
-    given[0].rows.iter().map(value).sum()
-}
-
 /// A step reads a few rows, not the table.
 #[tokio::test]
 async fn a_step_costs_the_same_whatever_the_number_of_rows() {
@@ -146,10 +135,10 @@ async fn a_step_costs_the_same_whatever_the_number_of_rows() {
         ))
         .await;
     for _ in 0..3 {
-        let before = rows_read(&mut scene).await;
+        let before = scene.rows_read().await;
         sweep(&mut scene.conn, &tables, HOUR).await.unwrap();
         sweep_rows(&mut scene.conn, &tables, HOUR).await.unwrap();
-        let read = rows_read(&mut scene).await - before;
+        let read = scene.rows_read().await - before;
         assert!(read < 1500, "{read} rows were read to look at 256");
     }
 }
