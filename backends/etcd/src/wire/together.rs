@@ -34,6 +34,8 @@ const FLIGHTS: usize = 2;
 /// So many go together: etcd takes 128 comparisons or operations beside each other, with those inside on
 /// top. A join has two, and some inside if it goes as it is.
 const MOST: usize = 60;
+/// And so many comparisons or operations of theirs, whichever are more: a shared join has four.
+const OPS: usize = 120;
 /// A task that was told and does not run keeps nobody for longer.
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -281,21 +283,34 @@ impl State {
     /// What goes together next, in the order in which it came.
     fn take(&mut self) -> Vec<Waiting> {
         let (mut some, mut later): (Vec<Waiting>, _) = (Vec::new(), VecDeque::new());
+        let mut ops = 0;
         while some.len() < MOST
             && let Some(waiting) = self.waiting.pop_front()
         {
             if waiting.answer.is_closed() {
                 continue;
             }
+            if ops + weight(&waiting.write) > OPS {
+                self.waiting.push_front(waiting);
+                break;
+            }
             match some.iter().any(|other| other.lock == waiting.lock) {
                 true => later.push_back(waiting),
-                false => some.push(waiting),
+                false => {
+                    ops += weight(&waiting.write);
+                    some.push(waiting);
+                }
             }
         }
         later.append(&mut self.waiting);
         self.waiting = later;
         some
     }
+}
+
+/// What a write takes of the room in a transaction, laid open or not.
+fn weight(write: &TxnRequest) -> usize {
+    write.compare.len().max(write.success.len())
 }
 
 /// A write under way by itself. When it ends, what waits may go.
@@ -316,7 +331,7 @@ mod tests {
 
     use super::super::proto::Do;
     use super::*;
-    use crate::txn;
+    use crate::txn::{self, Known};
 
     fn names(some: &[Waiting]) -> Vec<&str> {
         some.iter().map(|w| w.lock.name.as_str()).collect()
@@ -418,10 +433,21 @@ mod tests {
         ];
         for (laid_open, whole) in kinds.iter().flat_map(|a| kinds.iter().map(move |b| (a, b))) {
             for open in [0, 1, MOST - 1, MOST] {
-                let mut party = Party::default();
+                let (mut state, mut said, mut party) =
+                    (State::default(), Vec::new(), Party::default());
                 for i in 0..MOST {
                     let ask = if i < open { laid_open } else { whole };
-                    party.add(txn::join(ask, "a", Vec::new(), 1, false, None), i < open);
+                    let name = Name::new(i.to_string()).unwrap();
+                    let lock = FullName { space: Default::default(), name };
+                    let known = Known { upto: 1, other: Some("a@1".into()) };
+                    let known = Some(&known).filter(|_| ask.mode == Mode::Shared);
+                    let join = txn::join(ask, "a", Vec::new(), 1, false, known);
+                    said.push(state.wait(&lock, join));
+                }
+                let some = state.take();
+                assert!(some.len() >= MOST / 2, "{open}: {}", some.len());
+                for (i, waiting) in some.into_iter().enumerate() {
+                    party.add(waiting.write, i < open);
                 }
                 assert!(width(&party.txn) <= 128, "{open}: {}", width(&party.txn));
             }
