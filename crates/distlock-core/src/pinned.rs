@@ -73,6 +73,10 @@ struct SlotState {
 
 /// How long a look at a connection may take, at most.
 const LOOK: Duration = Duration::from_secs(5);
+/// How long a call that is not about a connection may take.
+const CALL: Duration = Duration::from_secs(10);
+/// Beyond its patience an acquire waits this long for an answer that is under way.
+const GRACE: Duration = Duration::from_secs(1);
 /// How many connections are looked after side by side.
 const ABREAST: usize = 64;
 
@@ -138,12 +142,19 @@ impl<S: SessionStore> Inner<S> {
     }
 
     async fn look_at(&self, slot: &Arc<Slot<S::Conn>>) {
+        let _ = self.look(slot, LOOK * 4).await;
+    }
+
+    /// Looks at what a slot holds, and tells who lost it; `None` when it holds nothing.
+    async fn look(&self, slot: &Arc<Slot<S::Conn>>, ttl: Duration) -> Option<Alive> {
         let mut place = slot.conn.lock().await;
-        let Some(conn) = place.as_mut() else { return };
-        let Alive::No(why) = self.alive(conn, LOOK * 4).await else { return };
-        self.lose(slot, &mut place, why);
-        drop(place);
-        self.forget_if_unused(slot);
+        let alive = self.alive(place.as_mut()?, ttl).await;
+        if let Alive::No(why) = alive {
+            self.lose(slot, &mut place, why);
+            drop(place);
+            self.forget_if_unused(slot);
+        }
+        Some(alive)
     }
 
     fn ask_slot(&self, ask: &Ask) -> Asking<'_, S> {
@@ -184,8 +195,12 @@ impl<S: SessionStore> Inner<S> {
 
     /// Enters again what the same owner holds, if it still does: its connection may have died
     /// since somebody last looked, and the lock be somebody else's.
+    ///
+    /// The look runs on the library's thread: whoever asks may not be polled for long, and would
+    /// keep the renewals from the connection. Nor is a look cut short that others may need: who has
+    /// no more patience leaves it to itself.
     async fn enter_again(
-        &self,
+        self: &Arc<Self>,
         slot: &Arc<Slot<S::Conn>>,
         ask: &Ask,
     ) -> Result<Option<Attempt>, Error> {
@@ -193,15 +208,18 @@ impl<S: SessionStore> Inner<S> {
             return Ok(None);
         }
         let sent = self.capability().moment(self.clock());
-        let mut place = slot.conn.lock().await;
-        let Some(conn) = place.as_mut() else { return Ok(None) };
-        let waiters = match self.alive(conn, ask.ttl).await {
-            Alive::Yes { waiters } => waiters,
-            Alive::No(why) => {
-                self.lose(slot, &mut place, why);
-                return Ok(None);
-            }
-            Alive::Unknown(e) => return Err(e),
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let (driver, looked, ttl) = (self.clone(), slot.clone(), ask.ttl);
+        engine::spawn(async move { drop(tell.send(driver.look(&looked, ttl).await)) });
+        let bound = match ask.patience {
+            Patience::For(d) => LOOK.min(d.saturating_add(GRACE)),
+            Patience::Never | Patience::Forever => LOOK * 2,
+        };
+        let waiters = match self.clock().timeout(bound, told).await {
+            Some(Ok(Some(Alive::Yes { waiters }))) => waiters,
+            Some(Ok(None | Some(Alive::No(_)))) => return Ok(None),
+            Some(Ok(Some(Alive::Unknown(e)))) => return Err(e),
+            Some(Err(_)) | None => return Err(self.late(bound)),
         };
         // No await from here on: a grant that nobody could undo must not exist.
         let (ttl, margin) = self.lease(ask.ttl);
@@ -233,12 +251,18 @@ impl<S: SessionStore> Inner<S> {
                 Alive::Yes { waiters: 0 }
             }
             Some(alive) => alive,
-            None => Alive::Unknown(
-                Error::new(Kind::Unreachable, format!("no answer within {bound:?}"))
-                    .unknown()
-                    .store(self.store.site()),
-            ),
+            None => Alive::Unknown(self.late(bound)),
         }
+    }
+
+    fn late(&self, bound: Duration) -> Error {
+        Error::new(Kind::Unreachable, format!("no answer within {bound:?}"))
+            .unknown()
+            .store(self.store.site())
+    }
+
+    async fn bounded<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.clock().timeout(CALL, call).await.unwrap_or_else(|| Err(self.late(CALL)))
     }
 
     /// How long an answer is good for.
@@ -249,7 +273,11 @@ impl<S: SessionStore> Inner<S> {
         }
     }
 
-    async fn acquire_here(&self, ask: &Ask, seen: Watcher<'_>) -> Result<Attempt, Error> {
+    async fn acquire_here(
+        self: &Arc<Self>,
+        ask: &Ask,
+        seen: Watcher<'_>,
+    ) -> Result<Attempt, Error> {
         let asking = self.ask_slot(ask);
         let slot = &asking.1;
         let mut ask = Cow::Borrowed(ask);
@@ -350,25 +378,30 @@ impl<S: SessionStore> Inner<S> {
         Some((slot, last))
     }
 
+    /// Takes a request off a slot that others share; false when it is the only one there.
+    fn leave_shared(&self, slot: &Slot<S::Conn>, req: &ReqId) -> bool {
+        let mut state = lock(&slot.state);
+        if state.reqs.len() < 2 || !state.reqs.contains(req) {
+            return false;
+        }
+        state.reqs.retain(|r| r != req);
+        lock(&self.holds).remove(req);
+        true
+    }
+
     async fn keep_one(&self, due: &Due) -> Kept {
         let Some(slot) = lock(&self.holds).get(&due.key.req).cloned() else {
             return Kept::Lost(Why::Gone);
         };
         let sent = self.capability().moment(self.clock());
-        let mut conn = slot.conn.lock().await;
-        let Some(held) = conn.as_mut() else { return Kept::Lost(Why::Gone) };
-        match self.alive(held, due.ttl).await {
-            Alive::Yes { waiters } => {
+        match self.look(&slot, due.ttl).await {
+            Some(Alive::Yes { waiters }) => {
                 let (ttl, margin) = self.lease(due.ttl);
                 Kept::Until { sent, ttl, margin, waiters }
             }
-            Alive::No(why) => {
-                self.lose(&slot, &mut conn, why);
-                drop(conn);
-                self.forget_if_unused(&slot);
-                Kept::Lost(why)
-            }
-            Alive::Unknown(e) => Kept::Unknown(e),
+            Some(Alive::No(why)) => Kept::Lost(why),
+            Some(Alive::Unknown(e)) => Kept::Unknown(e),
+            None => Kept::Lost(Why::Gone),
         }
     }
 }
@@ -406,6 +439,9 @@ impl<S: SessionStore> Backend for Pinned<S> {
         Box::pin(async move {
             let held = lock(&self.inner.holds).get(&key.req).cloned();
             let Some(slot) = held else { return Ok(()) };
+            if self.inner.leave_shared(&slot, &key.req) {
+                return Ok(());
+            }
             // Before it leaves: whoever drops this while it waits can still undo it again, and what
             // is in the place once it has left is its own connection and not its successor's.
             let mut place = slot.conn.lock().await;
@@ -432,6 +468,10 @@ impl<S: SessionStore> Backend for Pinned<S> {
         Box::pin(async move {
             let held = lock(&self.inner.holds).get(&key.req).cloned();
             let Some(slot) = held else { return Ok(Released::WasLost) };
+            // Not the connection's affair while others share the hold.
+            if self.inner.leave_shared(&slot, &key.req) {
+                return Ok(Released::Released);
+            }
             // Before it leaves: whoever drops this while it waits can still release again.
             let mut place = slot.conn.lock().await;
             match self.inner.leave(&key.req) {
@@ -448,7 +488,7 @@ impl<S: SessionStore> Backend for Pinned<S> {
     }
 
     fn inspect<'a>(&'a self, query: &'a Query) -> Fut<'a, Result<Vec<LockInfo>, Error>> {
-        Box::pin(self.inner.store.inspect(query))
+        Box::pin(self.inner.bounded(self.inner.store.inspect(query)))
     }
 
     fn force<'a>(
@@ -457,7 +497,7 @@ impl<S: SessionStore> Backend for Pinned<S> {
         token: Option<Token>,
         how: Force,
     ) -> Fut<'a, Result<Forced, Error>> {
-        Box::pin(self.inner.store.force(lock, token, how))
+        Box::pin(self.inner.bounded(self.inner.store.force(lock, token, how)))
     }
 
     fn events(&self) -> Option<UnboundedReceiver<Event>> {

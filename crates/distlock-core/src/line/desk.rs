@@ -179,6 +179,10 @@ impl<P: Clone> Desk<P> {
         // What it shares goes before its own entry: one that entered its owner's hold from the line
         // has both, and its entry leaves by itself.
         let Some(entry) = tables.shares.remove(req) else {
+            // It has left, and its entry is what others of its owner hold by.
+            if tables.holds.contains_key(req) {
+                return Left::Shared;
+            }
             let Some(leaving) = tables.leaving.get(req).cloned() else { return Left::Nothing };
             if !leaving.under_way {
                 tables.leaving.remove(req);

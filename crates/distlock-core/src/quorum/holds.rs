@@ -75,6 +75,8 @@ pub(super) struct Holds(Mutex<Tables>);
 #[derive(Default)]
 struct Tables {
     by_req: HashMap<ReqId, Arc<Slot>>,
+    /// By the request the nodes know it by, which may have left it before others.
+    by_key: HashMap<ReqId, Arc<Slot>>,
     by_owner: HashMap<(FullName, Owner), Arc<Slot>>,
     /// How many there may be before those that ran out are looked for again.
     sweep_at: usize,
@@ -122,6 +124,7 @@ impl Holds {
             tables.by_owner.insert((ask.lock.clone(), ask.owner.clone()), slot.clone());
         }
         slot.state().reqs.push(req);
+        tables.by_key.insert(slot.key.req, slot.clone());
         tables.by_req.insert(req, slot);
     }
 
@@ -143,7 +146,11 @@ impl Holds {
     /// A request leaves its hold.
     pub(super) fn leave(&self, req: &ReqId) -> Left {
         let mut tables = self.tables();
-        let Some(slot) = tables.by_req.remove(req) else { return Left::Nothing };
+        let Some(slot) = tables.by_req.remove(req) else {
+            // It has left already, and is what the nodes know the others' hold by.
+            let shared = tables.by_key.contains_key(req);
+            return if shared { Left::Shared } else { Left::Nothing };
+        };
         let mut state = slot.state();
         state.reqs.retain(|r| r != req);
         if !state.reqs.is_empty() {
@@ -151,7 +158,7 @@ impl Holds {
         }
         state.over = true;
         drop(state);
-        tables.forget_owner(&slot);
+        tables.forget(&slot);
         Left::Last(slot)
     }
 
@@ -165,7 +172,7 @@ impl Holds {
         for req in reqs {
             tables.by_req.remove(&req);
         }
-        tables.forget_owner(slot);
+        tables.forget(slot);
     }
 }
 
@@ -178,13 +185,17 @@ impl Tables {
             now >= state.sent.boot.plus(state.left).plus(state.left)
         };
         self.by_req.retain(|_, slot| !over(slot));
+        self.by_key.retain(|_, slot| !over(slot));
         self.by_owner.retain(|_, slot| !over(slot));
     }
 
-    fn forget_owner(&mut self, slot: &Arc<Slot>) {
+    fn forget(&mut self, slot: &Arc<Slot>) {
+        // Lost and taken anew, it may be another hold by now: here and below.
+        if self.by_key.get(&slot.key.req).is_some_and(|s| Arc::ptr_eq(s, slot)) {
+            self.by_key.remove(&slot.key.req);
+        }
         let Some(ask) = &slot.ask else { return };
         let key = (ask.lock.clone(), ask.owner.clone());
-        // Lost and taken anew, it may be another hold by now.
         if self.by_owner.get(&key).is_some_and(|s| Arc::ptr_eq(s, slot)) {
             self.by_owner.remove(&key);
         }

@@ -278,3 +278,26 @@ async fn an_end_told_before_the_grant_is_not_forgotten() {
     assert!(guard.token().get() > gone, "granted by a connection that had ended");
     assert!(guard.check().is_ok());
 }
+
+/// The application's task asks again for what it holds, and is not polled after that: its renewals
+/// go on, and nobody waits for it.
+#[tokio::test]
+async fn a_reentry_that_is_not_polled_keeps_no_renewal_waiting() {
+    let (room, locks) = room_with(Expiry::Ttl);
+    let me = Owner::new();
+    let guard = locks.lock("a").owner(&me).await.unwrap();
+    let ticket = guard.ticket();
+    let hang = room.0.looks.acquire().await.unwrap();
+    let mut again = Box::pin(locks.lock("a").owner(&me).acquire());
+    tokio::select! {
+        biased;
+        _ = &mut again => panic!("its look hangs"),
+        () = std::future::ready(()) => {}
+    }
+    drop(hang);
+    let due = [Due { key: Key { lock: ticket.lock, req: ticket.req }, ttl: TTL }];
+    let kept = tokio::time::timeout(Duration::from_secs(30), locks.backend().keep(&due)).await;
+    let kept = kept.expect("a renewal waits for a task that is not polled");
+    assert!(matches!(kept[..], [Kept::Until { .. }]), "{kept:?}");
+    assert_eq!(again.await.unwrap().token(), guard.token());
+}

@@ -290,3 +290,22 @@ fn named(name: &str) -> Ask {
     let name = Name::new(name).expect("a name");
     Ask { lock: FullName { space: Default::default(), name }, ..ask() }
 }
+
+/// A request that has left the hold it shares, and is given back or undone once more, takes nothing
+/// from who is still there: also when it is the one the store knows the entry by.
+#[tokio::test]
+async fn leaving_twice_takes_nothing_from_who_shares_the_hold() {
+    let scene = Scene::new();
+    let (a, one) = (scene.client(), ask());
+    let two = Ask { owner: one.owner.clone(), ..ask() };
+    scene.lock(&a, &one).await;
+    scene.lock(&a, &two).await;
+    for _ in 0..2 {
+        let released = scene.run(a.release(&one.key(), None)).await.expect("an answer");
+        assert_eq!((released, scene.line()), (Released::Released, vec![one.req]));
+        scene.run(a.abandon(&one.key())).await.expect("an answer");
+        assert_eq!(scene.line(), [one.req], "the entry of who is still there");
+    }
+    let released = scene.run(a.release(&two.key(), None)).await.expect("an answer");
+    assert_eq!((released, scene.line()), (Released::Released, vec![]));
+}

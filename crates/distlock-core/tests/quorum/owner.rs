@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use distlock_core::quorum::{Fault, MemoryNode, Quorum};
-use distlock_core::seam::{Ask, Attempt, Backend, Kept};
+use distlock_core::seam::{Ask, Attempt, Backend, Kept, Released};
 use distlock_core::{Clock, FullName, Kind, Name};
 
 use crate::scene::{Scene, ask, waiting};
@@ -90,4 +90,24 @@ async fn a_request_asked_again_on_a_host_with_less_uptime_is_granted() {
 fn ask_of(name: &str) -> Ask {
     let name = Name::new(name).expect("a name");
     Ask { lock: FullName { space: Default::default(), name }, ..ask() }
+}
+
+/// A request that has left the hold it shares, and is given back or undone once more, takes nothing
+/// from who is still there: also when it is the one the nodes know the hold by.
+#[tokio::test]
+async fn leaving_twice_takes_nothing_from_who_shares_the_hold() {
+    let scene = Scene::of(3);
+    let (a, one) = (scene.client(), ask());
+    let two = Ask { owner: one.owner.clone(), ..ask() };
+    scene.lock(&a, &one).await;
+    scene.lock(&a, &two).await;
+    for _ in 0..2 {
+        let released = scene.run(a.release(&one.key(), None)).await.expect("an answer");
+        assert_eq!(released, Released::Released);
+        scene.run(a.abandon(&one.key())).await.expect("an answer");
+    }
+    let kept = scene.keep(&a, &two).await;
+    assert!(matches!(kept, Kept::Until { .. }), "{kept:?}");
+    let released = scene.run(a.release(&two.key(), None)).await.expect("an answer");
+    assert!(released == Released::Released && scene.is_empty());
 }
