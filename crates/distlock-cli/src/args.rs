@@ -97,12 +97,13 @@ pub(crate) enum Verb {
 }
 
 /// How long to wait.
-#[derive(ClapArgs, Debug)]
+#[derive(ClapArgs, Clone, Copy, Debug)]
 pub(crate) struct Wait {
     /// Does not wait: busy is the answer
     #[arg(short = 'n', long)]
     pub(crate) no_wait: bool,
-    /// Waits at most this long; 0 is the same as -n [default: for ever]
+    /// Waits at most this long, also for a store that does not answer; 0 is the same as -n
+    /// [default: for ever]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     #[arg(conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,

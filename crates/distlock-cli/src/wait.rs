@@ -3,16 +3,21 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use distlock::{Busy, Clock, Guard, Lock, Locks, Standing, Token};
+use distlock::{Busy, Clock, Guard, Human, Lock, Locks, Standing, Token};
 use rustix::process::Signal;
 
-use crate::args::{Hold, Wait};
+use crate::args::{Everywhere, Hold, Wait};
 use crate::exit::{Failure, Status};
 use crate::printer::Printer;
 use crate::signals::Signals;
+use crate::store;
 
 /// How long giving back may take at the end. What is not acknowledged by then ends with its lease.
 const CLOSING: Duration = Duration::from_secs(2);
+/// And at a store that has just not answered in time.
+const CLOSING_SILENT: Duration = Duration::from_millis(200);
+/// How long connecting may take at least, however short the wait.
+const CONNECTING: Duration = Duration::from_secs(1);
 
 /// A waiter that stands still would hold up everybody behind it.
 const UNSTOPPABLE: &str = "a place in line cannot be suspended; Ctrl-C leaves the line";
@@ -44,6 +49,22 @@ pub(crate) fn with(lock: Lock, hold: &Hold) -> Lock {
     lock
 }
 
+/// Connects, within the time that one is ready to wait. Answers with what is left of it.
+pub(crate) async fn connect(all: &Everywhere, wait: &Wait) -> Result<(Locks, Wait), Failure> {
+    let Some(most) = wait.wait.filter(|most| !most.is_zero()) else {
+        return Ok((store::connect(all).await?, *wait));
+    };
+    let clock = Clock::system();
+    let began = clock.now();
+    let locks = clock.timeout(most.max(CONNECTING), store::connect(all)).await;
+    let locks = locks.ok_or_else(|| {
+        let what = format!("the store did not answer within {}", Human(most));
+        Failure::new(Status::UNREACHABLE, what).hint("is it running? a longer -w waits longer")
+    })??;
+    let left = most.saturating_sub(clock.now().since(began));
+    Ok((locks, Wait { wait: Some(left), ..*wait }))
+}
+
 /// Asks for a lock and waits as long as the arguments say, telling where it stands.
 pub(crate) async fn turn(
     locks: &Locks,
@@ -66,15 +87,17 @@ pub(crate) async fn turn(
         signal = signals.end(|| printer.warn(UNSTOPPABLE)) => Err(leave(locks, signal).await),
         answer = ask => match answer {
             Ok(Ok(guard)) => Ok(Turn::Ours(guard)),
+            Ok(Err(busy)) if busy.standing.is_refused_to_all() => {
+                close_within(locks, CLOSING_SILENT).await;
+                Err(ungranted(&busy))
+            }
             Ok(Err(busy)) => {
                 close(locks).await;
-                match busy.standing.is_refused_to_all() {
-                    false => Ok(Turn::Busy(busy.to_string())),
-                    true => Err(ungranted(&busy)),
-                }
+                Ok(Turn::Busy(busy.to_string()))
             }
             Err(e) => {
-                close(locks).await;
+                let silent = e.is_transient() && wait.wait.is_some();
+                close_within(locks, if silent { CLOSING_SILENT } else { CLOSING }).await;
                 Err(e.into())
             }
         },
@@ -95,7 +118,11 @@ async fn leave(locks: &Locks, signal: Signal) -> Failure {
 
 /// Gives everything back, within reason.
 pub(crate) async fn close(locks: &Locks) {
-    let _ = Clock::system().timeout(CLOSING, locks.close()).await;
+    close_within(locks, CLOSING).await;
+}
+
+async fn close_within(locks: &Locks, most: Duration) {
+    let _ = Clock::system().timeout(most, locks.close()).await;
 }
 
 /// Says who holds the lock and one's place in line, when one of the two changes, and when the store

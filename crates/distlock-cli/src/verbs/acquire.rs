@@ -20,15 +20,15 @@ const USUAL: Duration = Duration::from_secs(600);
 pub(crate) async fn acquire(all: &Everywhere, args: &Acquire, printer: Printer) -> Outcome {
     let mut signals = Signals::listen()
         .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot listen to signals: {e}")))?;
-    let locks = store::connect(all).await?;
+    let (locks, patience) = wait::connect(all, &args.wait).await?;
     can_detach(&locks)?;
     let ttl = args.ttl.unwrap_or(USUAL.min(locks.capability().ttl_max));
     let lock = wait::with(locks.lock(&args.name), &args.hold).ttl(ttl);
-    let guard =
-        match wait::turn(&locks, lock, &args.name, &args.wait, &mut signals, printer).await? {
-            Turn::Ours(guard) => guard,
-            Turn::Busy(busy) => return Err(Failure::new(Status::BUSY, busy)),
-        };
+    let guard = match wait::turn(&locks, lock, &args.name, &patience, &mut signals, printer).await?
+    {
+        Turn::Ours(guard) => guard,
+        Turn::Busy(busy) => return Err(Failure::new(Status::BUSY, busy)),
+    };
     let ticket = guard.ticket();
     if args.ttl.is_none() && ticket.ttl < USUAL {
         printer.note(format!(

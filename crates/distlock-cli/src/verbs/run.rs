@@ -52,7 +52,7 @@ pub(crate) async fn run(
     let mut signals = signals
         .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot listen to signals: {e}")))?;
     store::note_default(all, printer);
-    let locks = store::connect(all).await?;
+    let (locks, patience) = wait::connect(all, &args.wait).await?;
     if store::is_alone(&locks) {
         printer.warn("this store lives in this process alone: it excludes nobody");
     }
@@ -63,7 +63,7 @@ pub(crate) async fn run(
     if let Some(max) = args.max_hold {
         lock = lock.max_hold(max);
     }
-    let turn = wait::turn(&locks, lock, &args.name, &args.wait, &mut signals, printer).await?;
+    let turn = wait::turn(&locks, lock, &args.name, &patience, &mut signals, printer).await?;
     let guard = match turn {
         Turn::Ours(guard) => guard,
         Turn::Busy(busy) => {

@@ -157,6 +157,30 @@ fn a_store_that_falls_silent_is_told_to_who_waits() {
 }
 
 #[test]
+fn a_wait_ends_in_time_also_at_a_server_that_stands_still() {
+    let host = Host::new();
+    let server = host.start(Redis::new());
+    let url = format!("redis://{}?quarantine=off&max_ttl=1h", server.addr());
+    let scene = Scene::memory();
+    let _holder = scene.hold(&["--ttl", "60s", "--url", &url], "exec sleep 1000");
+    let args = ["run", "-w", "4s", "-E", "0", "--url", &url, "lock", "--", "touch", "ran"];
+    let mut waiter = scene.start("waiter.log", &args);
+    scene.says("waiter.log", "held by");
+    server.pause();
+    // One that comes now, and one that has waited in line.
+    let (took, late) =
+        timed(|| scene.run(&["run", "-w", "1s", "-E", "0", "--url", &url, "lock", "--", "true"]));
+    assert!(late.code == 69 && late.err.contains("hint: "), "{late:?}");
+    assert!(took < Duration::from_millis(2500), "{took:?}");
+    let (took, code) = timed(|| waiter.code());
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    // It knows of a holder, and of a server that does not answer: either is said.
+    assert!([0, 69].contains(&code), "{code}: {}", scene.read("waiter.log"));
+    assert!(!scene.path("ran").exists());
+    server.resume();
+}
+
+#[test]
 fn who_does_not_wait_for_a_quorum_is_not_told_that_it_waits() {
     let host = Host::new();
     let servers: Vec<Server> = (0..3).map(|_| host.start(Redis::new())).collect();
