@@ -184,23 +184,24 @@ impl Ledger {
         let now = self.now();
         let mut sheets: HashMap<&FullName, Result<Sheet, Error>> = HashMap::new();
         let mut applied = Applied::default();
-        for (lock, op) in moves {
+        for moves in moves.chunk_by(together) {
+            let (lock, op) = &moves[0];
             if !sheets.contains_key(lock) {
                 sheets.insert(lock, self.read(lock, meta.floor)?);
             }
-            applied.replies.push(match sheets.get_mut(lock) {
+            match sheets.get_mut(lock) {
                 Some(Ok(sheet)) => {
                     let fetched = sheet.tombs.fetch(&self.conn, lock, &mut sheet.state, op);
                     fetched.map_err(|e| trouble(&self.file, e))?;
-                    let (reply, effects) = play(&mut sheet.state, op, now, silent);
+                    let (replies, effects) = play(&mut sheet.state, moves, now, silent);
                     if !effects.is_empty() {
                         applied.effects.push((lock.clone(), effects));
                     }
-                    Ok(reply)
+                    applied.replies.extend(replies.into_iter().map(Ok));
                 }
-                Some(Err(e)) => Err(e.clone()),
-                None => continue,
-            });
+                Some(Err(e)) => applied.replies.extend(moves.iter().map(|_| Err(e.clone()))),
+                None => {}
+            }
         }
         let top = sheets.values().flatten().map(|s| s.state.hi).max().unwrap_or(0);
         if self.sync == Sync::Normal && !self.full && top > meta.ceiling {
@@ -411,11 +412,32 @@ pub(crate) fn split(file: &Path) -> Error {
         .store(format!("sqlite:{}", file.display()))
 }
 
-/// One step, and the withdrawal of every promotion in it that nobody can hear of.
-fn play(state: &mut LockState, op: &Op, now: Now, silent: &Silent) -> (Reply, Effects) {
+/// Whether two moves that follow each other are played as one: the heartbeats of a crowd at one lock
+/// are one pass over its line, not one for each.
+fn together(a: &Move, b: &Move) -> bool {
+    let beats = |m: &Move| matches!(m.1, Op::Heartbeat { .. });
+    beats(a) && beats(b) && a.0 == b.0
+}
+
+/// One step, or the heartbeats of a crowd, and the withdrawal of every promotion in it that nobody
+/// can hear of.
+fn play(state: &mut LockState, moves: &[Move], now: Now, silent: &Silent) -> (Vec<Reply>, Effects) {
     let rules = rules();
-    let step = state.step(op, now, &rules);
-    let mut effects = step.effects;
+    let (replies, mut effects) = match moves {
+        [(_, op)] => {
+            let step = state.step(op, now, &rules);
+            (vec![step.reply], step.effects)
+        }
+        crowd => {
+            let beat = |(_, op): &Move| match op {
+                Op::Heartbeat { req, wait } => Some((*req, *wait)),
+                _ => None,
+            };
+            let waiting: Vec<_> = crowd.iter().filter_map(beat).collect();
+            let (pulses, effects) = state.beat(&waiting, now, &rules);
+            (pulses.into_iter().map(Reply::Pulse).collect(), effects)
+        }
+    };
     while let Some(i) = effects.turns.iter().position(|(_, via)| silent.contains_key(via)) {
         let (req, via) = effects.turns.remove(i);
         let gone = silent.get(&via).copied().unwrap_or(false);
@@ -424,7 +446,7 @@ fn play(state: &mut LockState, op: &Op, now: Now, silent: &Silent) -> (Reply, Ef
         effects.contended.extend(more.contended);
         effects.revoked.extend(more.revoked);
     }
-    (step.reply, effects)
+    (replies, effects)
 }
 
 fn decode(text: &str, lock: &FullName) -> Result<LockState, Error> {

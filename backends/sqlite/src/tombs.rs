@@ -42,7 +42,8 @@ impl Tombs {
         let Some(req) = subject(op).filter(|req| !self.0.contains_key(req)) else { return Ok(()) };
         let sql = "SELECT until FROM spent WHERE space = ?1 AND name = ?2 AND req = ?3";
         let key = params![lock.space.as_str(), lock.name.as_str(), req.to_string()];
-        let found = conn.prepare_cached(sql)?.query_row(key, |r| r.get(0)).optional()?;
+        let found: Option<i64> =
+            conn.prepare_cached(sql)?.query_row(key, |r| r.get(0)).optional()?;
         let until = found.map(|until| Micros(unsigned(until)));
         self.0.insert(req, until);
         if let Some(until) = until.filter(|_| !state.spent.iter().any(|s| s.req == req)) {

@@ -57,7 +57,7 @@ pub(crate) async fn connect(all: &Everywhere, wait: &Wait) -> Result<(Locks, Wai
     let clock = Clock::system();
     let began = clock.now();
     let locks = clock.timeout(most.max(CONNECTING), store::connect(all)).await;
-    let locks = locks.map_err(|_| {
+    let locks = locks.ok_or_else(|| {
         let what = format!("the store did not answer within {}", Human(most));
         Failure::new(Status::UNREACHABLE, what).hint("is it running? a longer -w waits longer")
     })??;
