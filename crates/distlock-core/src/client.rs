@@ -1,6 +1,5 @@
 //! What all clones of one [`Locks`](crate::Locks), its locks and its guards share.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
@@ -15,6 +14,7 @@ use crate::name::{FullName, Name, Namespace};
 use crate::observe::Observer;
 use crate::reaper::Reaper;
 use crate::seam::{Ask, Backend};
+use crate::simulation::HashMap;
 use crate::teeth::{self, Bug};
 use crate::ttl::Ttl;
 

@@ -4,7 +4,6 @@
 //! due soon goes with it, unless it can wait much longer. No answer means trying again until the
 //! deadline, never past it.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -20,6 +19,7 @@ use crate::lost::Why;
 use crate::observe::Observer;
 use crate::reaper::Reaper;
 use crate::seam::{Backend, Due, Event, Kept};
+use crate::simulation::HashMap;
 use crate::teeth::{self, Bug};
 use crate::timer::BootTimer;
 
@@ -297,6 +297,7 @@ async fn run(keeper: Weak<Keeper>, alarm: &Alarm, mut timer: BootTimer) {
         }
         drop(keeper);
         tokio::select! {
+            biased;
             () = alarm.bell.notified() => {}
             () = timer.wait_until(wake) => {}
         }

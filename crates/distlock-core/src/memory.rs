@@ -16,6 +16,7 @@ use crate::leased::Leased;
 use crate::lost::Why;
 use crate::name::{FullName, Name};
 use crate::seam::{Ask, Backend, Due, Event, Force, Forced, Key, Released};
+use crate::simulation;
 use crate::state::{Claim, Effects, LockState, Micros, Now, Op, Pulse, Reply, Rules, answer};
 use crate::store::Store;
 use crate::token::Token;
@@ -188,7 +189,7 @@ impl Memory {
         let ear = ears.get(via).cloned();
         drop(ears);
         if let Some(ear) = ear {
-            ear(wake);
+            simulation::tell(ear, wake);
         }
     }
 }

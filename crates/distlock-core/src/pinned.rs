@@ -4,7 +4,6 @@
 //! until the release, and lets the same owner in again without asking the store. When the store says
 //! that connections may have ended, all of them are looked at, and who lost its lock is told at once.
 
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
@@ -27,6 +26,7 @@ use crate::seam::{
     Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Released, Watcher,
 };
 use crate::session::{Alive, Locked, SessionStore};
+use crate::simulation::HashMap;
 use crate::teeth::{self, Bug};
 use crate::token::{Token, TokenRange};
 

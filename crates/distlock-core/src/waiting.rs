@@ -1,6 +1,5 @@
 //! The waiters of one client: who they are, how they are woken, and their one shared heartbeat.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use tokio::sync::Notify;
 use crate::clock::BootInstant;
 use crate::ids::ReqId;
 use crate::seam::Key;
+use crate::simulation::HashMap;
 
 /// The requests of one client that stand in line.
 #[derive(Default)]

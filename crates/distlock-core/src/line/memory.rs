@@ -5,7 +5,7 @@
 
 mod table;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +29,7 @@ use crate::moment::Moment;
 use crate::name::{FullName, Name};
 use crate::proof::Proof;
 use crate::seam::{Ask, Backend, Event, Force, Forced, Kept, Key, Released};
+use crate::simulation::{self, HashMap};
 use crate::store::Store;
 use crate::token::Token;
 use crate::ttl::Ttl;
@@ -185,7 +186,7 @@ impl MemoryLine {
 
     async fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Table, BootInstant) -> T + Send + 'static,
+        work: impl Fn(&mut Table, BootInstant) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let fault = *lock(&self.shared.fault);
         let shared = self.shared.clone();
@@ -260,7 +261,7 @@ impl Shared {
             for (via, wake) in news {
                 let ear = lock(&self.ears).get(&via).cloned();
                 if let Some(ear) = ear {
-                    ear(wake);
+                    simulation::tell(ear, wake);
                 }
             }
         }
