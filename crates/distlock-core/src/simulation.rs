@@ -12,7 +12,7 @@ use std::rc::Rc;
 use tokio::sync::oneshot;
 
 use crate::error::{Error, Kind};
-use crate::lease::{Ears, Wake};
+use crate::lease::Ears;
 use crate::seam::Fut;
 
 /// What stands in for the machine on the simulation's thread.
@@ -30,8 +30,9 @@ pub trait World {
     /// becomes of its answer.
     fn send(&self, site: &str, what: &'static str, message: Message);
 
-    /// Takes a wake-up to a client.
-    fn tell(&self, ear: Ears, wake: Wake);
+    /// Where a store is to drop its wake-ups for a client that listens with these ears: the world
+    /// takes them there.
+    fn ears(&self, ears: Ears) -> Ears;
 }
 
 /// A request under way, told what happens to it.
@@ -118,11 +119,11 @@ pub async fn call<T: Send + 'static>(
     }
 }
 
-/// Tells a client something, by way of the world if one is installed.
-pub(crate) fn tell(ear: Ears, wake: Wake) {
+/// Where wake-ups for a client go: by way of the world if one is installed.
+pub(crate) fn ears(ears: Ears) -> Ears {
     match world() {
-        Some(world) => world.tell(ear, wake),
-        None => ear(wake),
+        Some(world) => world.ears(ears),
+        None => ears,
     }
 }
 

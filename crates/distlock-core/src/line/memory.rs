@@ -261,7 +261,7 @@ impl Shared {
             for (via, wake) in news {
                 let ear = lock(&self.ears).get(&via).cloned();
                 if let Some(ear) = ear {
-                    simulation::tell(ear, wake);
+                    ear(wake);
                 }
             }
         }
@@ -459,7 +459,7 @@ impl LineStore for MemoryLine {
     }
 
     fn listen(&self, ears: Ears) {
-        lock(&self.shared.ears).insert(self.via.clone(), ears);
+        lock(&self.shared.ears).insert(self.via.clone(), simulation::ears(ears));
     }
 
     async fn close(&self) {

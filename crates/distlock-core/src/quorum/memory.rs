@@ -244,7 +244,7 @@ impl Shared {
             let ear = lock(&self.ears).get(&via).cloned();
             let reaches = matches!(*lock(&self.fault), Fault::None | Fault::Simulated);
             if let Some(ear) = ear.filter(|_| !self.plain && reaches) {
-                simulation::tell(ear, wake);
+                ear(wake);
             }
         }
     }
@@ -394,7 +394,7 @@ impl QuorumNode for MemoryNode {
     }
 
     fn listen(&self, ears: Ears) {
-        lock(&self.shared.ears).insert(self.via.clone(), ears);
+        lock(&self.shared.ears).insert(self.via.clone(), simulation::ears(ears));
     }
 
     async fn close(&self) {
