@@ -181,7 +181,7 @@ impl Acting {
                 self.note(|| format!("{e}"));
                 let kind = e.kind();
                 let excused = matches!(kind, Kind::Closed) || stage.world.troubled(self.process);
-                let revoked = kind == Kind::Cancelled && stage.laws.borrow().withheld[name];
+                let revoked = stage.laws.borrow().withheld[name];
                 if !excused && !revoked {
                     let how = format!("task {}: {e}", self.me);
                     stage.laws.borrow_mut().fail("no error without a reason", how);
@@ -198,7 +198,8 @@ impl Acting {
         let laws = self.stage.laws.borrow();
         let guards = self.guards.borrow();
         let again = |(_, view): &(Guard, usize)| {
-            laws.views[*view].name == name && laws.views[*view].owner == owner
+            let v = &laws.views[*view];
+            v.name == name && v.owner == owner && v.valid(self.now())
         };
         match how {
             How::Forever if !guards.is_empty() && !guards.iter().any(again) => {
@@ -232,7 +233,8 @@ impl Acting {
         let troubled = self.stage.world.troubled(self.process);
         let mut laws = self.stage.laws.borrow_mut();
         let v = &laws.views[view];
-        let excused = v.excused || !v.renewed || troubled || laws.loose[v.name];
+        let excused =
+            v.excused || laws.withheld[v.name] || !v.renewed || troubled || laws.loose[v.name];
         self.note(|| format!("{answer:?}"));
         match answer {
             Some(Ok(Released::WasLost)) if held && !excused => {
@@ -339,10 +341,7 @@ impl Acting {
         let ask = self.ask(name, owner, Patience::Forever);
         let backend = stage.locks(self.process).backend().clone();
         let answer = stage.world.clock.timeout(d, backend.acquire(&ask, None)).await;
-        if answer.is_some() {
-            stage.world.clock.sleep(d).await;
-        }
-        self.seam(name, &ask, answer, &backend, Some(polls)).await;
+        self.seam(name, &ask, answer, &backend, Some((d, polls))).await;
     }
 
     /// What came of a request at the seam; it is undone in any case.
@@ -352,7 +351,7 @@ impl Acting {
         ask: &Ask,
         answer: Option<Result<Attempt, distlock_core::Error>>,
         backend: &std::sync::Arc<dyn distlock_core::seam::Backend>,
-        polls: Option<u32>,
+        hold: Option<(Duration, u32)>,
     ) {
         let stage = &self.stage;
         let mut view = None;
@@ -371,10 +370,13 @@ impl Acting {
             view = Some(laws.granted(name, owner, process, token, false, until));
         }
         if let Some(view) = view {
+            if let Some((d, _)) = hold {
+                stage.world.clock.sleep(d).await;
+            }
             stage.laws.borrow_mut().gives(view);
         }
         let key = ask.key();
-        if let Some(polls) = polls {
+        if let Some((_, polls)) = hold {
             self.until(Cancel::Polls(polls), backend.abandon(&key)).await;
         }
         for _ in 0..100 {

@@ -122,9 +122,14 @@ fn play(stage: &Rc<Stage>) -> Option<Broken> {
     world.heal();
     let leases = if stage.program.is_long() { Duration::ZERO } else { stage.program.ttl * 4 };
     // Somebody may wait for a hold that was detached, or taken away, to end by its lease.
-    let withheld = stage.laws.borrow().withheld.iter().any(|w| *w);
-    let withheld = if withheld { stage.program.ttl * 3 } else { Duration::ZERO };
-    if let Some(broken) = run_until(stage, after(ENDED + leases + withheld), busy) {
+    let withheld = || stage.laws.borrow().withheld.iter().any(|w| *w);
+    if let Some(broken) = run_until(stage, after(ENDED + leases), busy) {
+        return Some(broken);
+    }
+    if busy()
+        && withheld()
+        && let Some(broken) = run_until(stage, after(stage.program.ttl * 3), busy)
+    {
         return Some(broken);
     }
     if busy() {
@@ -133,8 +138,9 @@ fn play(stage: &Rc<Stage>) -> Option<Broken> {
     if let Some(broken) = run_until(stage, after(SETTLED + leases), || true) {
         return Some(broken);
     }
-    let withheld = stage.laws.borrow().withheld.iter().any(|w| *w);
-    if withheld && let Some(broken) = run_until(stage, after(stage.program.ttl * 2), || true) {
+    if withheld()
+        && let Some(broken) = run_until(stage, after(stage.program.ttl * 2), || true)
+    {
         return Some(broken);
     }
     end(stage)
@@ -220,7 +226,8 @@ fn look(stage: &Rc<Stage>, i: usize, observer: &distlock_core::Locks) -> Result<
         other => return Err(left(format!("lock {i}: {other:?}"))),
     }
     let nodes: Vec<_> = match &*stage.store.borrow() {
-        Store::Quorum(nodes) => {
+        // A closed client leaves what it owes to a minority of the nodes to its lease.
+        Store::Quorum(nodes) if !stage.closed.borrow().contains(&true) => {
             nodes.iter().map(distlock_core::quorum::MemoryNode::client).collect()
         }
         _ => Vec::new(),

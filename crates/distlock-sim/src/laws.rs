@@ -106,11 +106,11 @@ impl Laws {
         let (given, excused) = (false, false);
         let view =
             View { name, owner, process, token, renewed, since: now, given, excused, believed };
-        if !self.loose[name] {
+        // One that was preempted on its way may find that its lease has ended.
+        let valid = view.valid(now);
+        if valid && !self.loose[name] {
             let both = |v: &&View| v.name == name && v.token != token && v.valid(now);
-            if let Some(other) = self.views.iter().find(both)
-                && view.valid(now)
-            {
+            if let Some(other) = self.views.iter().find(both) {
                 let how = format!(
                     "lock {name}: process {process} holds it with token {token} while process {} \
                      holds it with token {}",
@@ -126,7 +126,9 @@ impl Laws {
                 }
             }
         }
-        self.last[name] = Some((token, view.owner.clone()));
+        if valid {
+            self.last[name] = Some((token, view.owner.clone()));
+        }
         self.views.push(view);
         self.views.len() - 1
     }
@@ -177,7 +179,7 @@ impl Laws {
                 self.views[i].given = true;
                 continue;
             }
-            if v.excused || troubled(v.process) || !v.renewed {
+            if v.excused || self.withheld[v.name] || troubled(v.process) || !v.renewed {
                 continue;
             }
             if let Some(why) = v.lost() {
@@ -217,7 +219,7 @@ impl Laws {
 }
 
 impl View {
-    fn valid(&self, now: BootInstant) -> bool {
+    pub(crate) fn valid(&self, now: BootInstant) -> bool {
         match &self.believed {
             Believed::Guard(held) => held.check().is_ok(),
             Believed::Until(until) => !self.given && now < *until,

@@ -15,7 +15,8 @@ use distlock_core::seam::{Ask, Watcher};
 use distlock_core::session::{Alive, Locked, SessionStore};
 use distlock_core::simulation::call;
 use distlock_core::{
-    Clock, Error, Force, Forced, FullName, Patience, Released, Standing, Token, TokenRange, Why,
+    Clock, Error, Force, Forced, FullName, Kind, Patience, Released, Standing, Token, TokenRange,
+    Why,
 };
 use tokio::sync::Notify;
 
@@ -65,6 +66,17 @@ pub struct Conn {
     name: FullName,
     id: u64,
     open: bool,
+}
+
+/// Where a connection stands.
+enum Stands {
+    Holds(Token),
+    Waits,
+    Gone,
+}
+
+fn broken(why: &'static str) -> Error {
+    Error::new(Kind::Unreachable, why).store(SITE)
 }
 
 impl Sessions {
@@ -119,12 +131,17 @@ impl Sessions {
         .await
     }
 
-    async fn confirm(&self, conn: &Conn) -> Result<Option<Token>, Error> {
+    async fn bounded<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let answer = self.clock().timeout(CALL, call).await;
+        answer.unwrap_or_else(|| Err(broken("no answer").unknown()))
+    }
+
+    async fn confirm(&self, conn: &Conn) -> Result<Stands, Error> {
         let (name, id) = (conn.name.clone(), conn.id);
         self.ask("alive", move |state, now| {
-            let standee = state.find(&name, id)?;
+            let Some(standee) = state.find(&name, id) else { return Stands::Gone };
             standee.heard = now;
-            standee.token
+            standee.token.map_or(Stands::Waits, Stands::Holds)
         })
         .await
     }
@@ -235,10 +252,10 @@ impl SessionStore for Sessions {
             Some(joined) => match joined? {
                 Some(true) => {}
                 Some(false) => return busy(),
-                None => return Err(Error::new(distlock_core::Kind::Unreachable, "closed")),
+                None => return Err(broken("the connection was closed")),
             },
             None if self.clock().now() >= until => return busy(),
-            None => return Err(Error::new(distlock_core::Kind::Unreachable, "no answer").unknown()),
+            None => return Err(broken("no answer").unknown()),
         }
         loop {
             // Now and then it looks whether it missed the bell.
@@ -247,9 +264,13 @@ impl SessionStore for Sessions {
             let _ = self.clock().timeout(wait, bell.notified()).await;
             let sent = self.server.promises.moment(self.clock());
             let left = until.since(self.clock().now()).min(CALL);
-            if let Some(Ok(Some(token))) = self.clock().timeout(left, self.confirm(&conn)).await {
-                let tokens = TokenRange::one(token);
-                return Ok(Locked::Held { conn, sent: Some(sent), tokens, waiters: 0 });
+            match self.clock().timeout(left, self.confirm(&conn)).await {
+                Some(Ok(Stands::Holds(token))) => {
+                    let tokens = TokenRange::one(token);
+                    return Ok(Locked::Held { conn, sent: Some(sent), tokens, waiters: 0 });
+                }
+                Some(Ok(Stands::Gone)) => return Err(broken("the connection was ended")),
+                _ => {}
             }
             if self.clock().now() >= until || ask.patience == Patience::Never {
                 return busy();
@@ -259,8 +280,8 @@ impl SessionStore for Sessions {
 
     async fn alive(&self, conn: &mut Conn) -> Alive {
         match self.confirm(conn).await {
-            Ok(Some(_)) => Alive::Yes { waiters: 0 },
-            Ok(None) => Alive::No(Why::Disconnected),
+            Ok(Stands::Holds(_)) => Alive::Yes { waiters: 0 },
+            Ok(_) => Alive::No(Why::Disconnected),
             Err(e) => Alive::Unknown(e),
         }
     }
@@ -274,7 +295,7 @@ impl SessionStore for Sessions {
                 conn.open = false;
                 Ok(if held { Released::Released } else { Released::WasLost })
             }
-            None => Err(Error::new(distlock_core::Kind::Unreachable, "no answer").unknown()),
+            None => Err(broken("no answer").unknown()),
         }
     }
 
@@ -289,7 +310,7 @@ impl SessionStore for Sessions {
                 waiters: Vec::new(),
             })
         };
-        Ok(self.ask("inspect", info).await?.into_iter().collect())
+        Ok(self.bounded(self.ask("inspect", info)).await?.into_iter().collect())
     }
 
     async fn force(
@@ -299,7 +320,7 @@ impl SessionStore for Sessions {
         _: Force,
     ) -> Result<Forced, Error> {
         let lock = lock.clone();
-        self.ask("force", move |state, _| {
+        let force = self.ask("force", move |state, _| {
             let Some(line) = state.lines.get_mut(&lock) else { return Forced::NoMatch };
             let meant = |s: &Standee| s.token.is_some() && (token.is_none() || s.token == token);
             match line.conns.front().is_some_and(meant) {
@@ -309,8 +330,8 @@ impl SessionStore for Sessions {
                 }
                 false => Forced::NoMatch,
             }
-        })
-        .await
+        });
+        self.bounded(force).await
     }
 
     fn listen(&self, ears: Ears) {

@@ -165,6 +165,8 @@ impl Stage {
                     let quarantine = self.program.ttl + Duration::from_secs(1);
                     nodes[n % NODES].lose_data(quarantine);
                     world.trouble_all();
+                    // Nobody is granted before the quarantine ends.
+                    self.laws.borrow_mut().withheld.fill(true);
                 }
             }
             Trouble::Doubt(process) => {

@@ -492,6 +492,9 @@ impl simulation::World for Door {
         };
         let cut = core.processes[process].cut > now
             || core.down.get(site).is_some_and(|until| *until > now);
+        // A line and a session tell each caller whether it was there until now, so nobody repeats
+        // that question unseen.
+        let repeats = what != "unlock" && !what.ends_with("::Released");
         let roll = u32::try_from(rng.below(1000)).unwrap_or(0);
         let fate = [
             ("lost", if cut { 500 } else { net.lost }),
@@ -499,7 +502,7 @@ impl simulation::World for Door {
             ("breaks", if cut { 250 } else { net.breaks }),
             ("refused", if cut { 250 } else { net.refused }),
             ("slow", net.slow),
-            ("twice", net.twice),
+            ("twice", if repeats { net.twice } else { 0 }),
         ];
         let mut sum = 0;
         let fate = fate.into_iter().find(|(_, n)| {
@@ -509,7 +512,8 @@ impl simulation::World for Door {
         let fate = fate.map_or("", |f| f.0);
         let mut plan: Vec<(u64, Delivery)> = Vec::new();
         let arrives = ms(rng, 0, 3);
-        let answers = |rng: &mut Rng, at: u64| at + ms(rng, 0, 3) - now;
+        // Later than what it answers.
+        let answers = |rng: &mut Rng, at: u64| at + 1 + ms(rng, 0, 3) - now;
         match fate {
             "" => {
                 plan.push((arrives, Delivery::Arrives));
