@@ -1,12 +1,13 @@
 //! What all clones of one [`Locks`](crate::Locks), its locks and its guards share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::asking::Asking;
 use crate::clock::Clock;
 use crate::error::{Error, Kind};
-use crate::ids::ReqId;
 use crate::keeper::Keeper;
 use crate::label::Label;
 use crate::lost::Why;
@@ -14,9 +15,13 @@ use crate::name::{FullName, Name, Namespace};
 use crate::observe::Observer;
 use crate::reaper::Reaper;
 use crate::seam::{Ask, Backend};
-use crate::simulation::HashMap;
 use crate::teeth::{self, Bug};
 use crate::ttl::Ttl;
+
+/// Closing gives up when the store has acknowledged nothing for this long.
+const SILENCE: Duration = Duration::from_secs(5);
+/// How long a store may take to end its connections and threads.
+const ENDING: Duration = Duration::from_secs(1);
 
 pub(crate) struct Client {
     pub(crate) backend: Arc<dyn Backend>,
@@ -27,8 +32,7 @@ pub(crate) struct Client {
     pub(crate) ttl: Ttl,
     pub(crate) label: Label,
     pub(crate) closing: CancellationToken,
-    /// The acquires under way, so that closing can take them back although nobody polls them.
-    asking: Mutex<HashMap<ReqId, Arc<Ask>>>,
+    pub(crate) asking: Arc<Asking>,
 }
 
 impl Client {
@@ -41,14 +45,10 @@ impl Client {
     ) -> Self {
         let observer = Observer::new(backend.capability().store, by_lock);
         let reaper = Reaper::new(backend.clone());
-        let keeper = Keeper::new(backend.clone(), reaper.clone(), observer.clone());
+        let asking = Arc::<Asking>::default();
+        let keeper = Keeper::new(backend.clone(), reaper.clone(), asking.clone(), observer.clone());
         let closing = CancellationToken::new();
-        let asking = Mutex::default();
         Self { backend, keeper, reaper, observer, space, ttl, label, closing, asking }
-    }
-
-    fn asking(&self) -> MutexGuard<'_, HashMap<ReqId, Arc<Ask>>> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -82,14 +82,14 @@ impl Client {
             .with_hint("connect again")
     }
 
-    /// Gives everything back: what is held, what is asked for, what was dropped.
-    pub(crate) async fn close(&self) {
+    /// Gives everything back: what is held, what is asked for, what was dropped. Says how much the
+    /// store has not acknowledged.
+    pub(crate) async fn close(&self) -> usize {
         self.closing.cancel();
         if self.reaper.forked() {
-            return;
+            return 0;
         }
-        let asking = std::mem::take(&mut *self.asking());
-        for ask in asking.into_values() {
+        for ask in self.asking.take_all() {
             self.reaper.abandon(ask.key(), ask.ttl);
         }
         for hold in self.keeper.all() {
@@ -97,8 +97,14 @@ impl Client {
             hold.latch(Why::Closed);
             self.reaper.release(hold.key.clone(), hold.ttl);
         }
-        self.reaper.drained().await;
-        self.backend.close().await;
+        let left = self.reaper.drained(SILENCE).await;
+        self.reaper.stop();
+        if left > 0 {
+            let store = self.backend.site();
+            tracing::warn!(store, left, "closed, but the store has not acknowledged everything");
+        }
+        self.clock().timeout(ENDING, self.backend.close()).await;
+        left
     }
 }
 
@@ -108,25 +114,28 @@ impl Client {
 /// until that is acknowledged.
 pub(crate) struct Undo {
     client: Arc<Client>,
-    ask: Arc<Ask>,
+    /// Until it is disarmed.
+    ask: Option<Arc<Ask>>,
 }
 
 impl Undo {
     pub(crate) fn new(client: Arc<Client>, ask: Arc<Ask>) -> Self {
-        client.asking().insert(ask.req, ask.clone());
-        Self { client, ask }
+        client.asking.begin(ask.clone());
+        Self { client, ask: Some(ask) }
     }
 
-    pub(crate) fn disarm(self) {
-        self.client.asking().remove(&self.ask.req);
+    /// All is well, except when the request was lost meanwhile: then says why.
+    pub(crate) fn disarm(mut self) -> Option<Why> {
+        self.ask.take().and_then(|ask| self.client.asking.end(&ask.req))?.lost
     }
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
         // Not there: all was well, or closing has taken it back already.
-        let asking = self.client.asking().remove(&self.ask.req);
-        if let Some(ask) = asking.filter(|_| !teeth::bites(Bug::UndoMissing)) {
+        let asked = self.ask.take().and_then(|ask| self.client.asking.end(&ask.req));
+        if let Some(asked) = asked.filter(|_| !teeth::bites(Bug::UndoMissing)) {
+            let ask = asked.ask;
             tracing::debug!(lock = %ask.lock, req = %ask.req, "acquire undone");
             self.client.reaper.abandon(ask.key(), ask.ttl);
         }
@@ -174,7 +183,7 @@ mod tests {
         let ask = Lock::new(copy.clone(), Name::new("b")).try_acquire().await;
         assert_eq!(ask.unwrap_err().kind(), Kind::Closed);
         copy.close().await;
-        copy.reaper.drained().await;
+        copy.reaper.drained(Duration::MAX).await;
         guard.check().unwrap();
         assert_eq!(memory.peek(guard.lock()).unwrap().holds.len(), 1, "released by the copy");
         // Neither did it close what the parent still uses.

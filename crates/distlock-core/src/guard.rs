@@ -43,7 +43,8 @@ impl Guard {
     }
 
     /// From a grant to the guard that has it, looked after from now on. No await in here: between
-    /// the two nothing can be dropped.
+    /// the two nothing can be dropped. A loss that came before this is not known to it: ask for it
+    /// afterwards, and say so by [`Guard::lost_before`].
     pub(crate) fn of_grant(
         client: &Arc<Client>,
         key: Key,
@@ -56,6 +57,11 @@ impl Guard {
         let hold = Arc::new(Hold::new(key, grant, ttl, max_hold, clock, observer));
         client.keeper.add(hold.clone(), grant.sent.boot, renew);
         Self::new(client.clone(), hold)
+    }
+
+    /// The hold was lost before there was a guard to tell.
+    pub(crate) fn lost_before(&self, why: Why) {
+        self.client.keeper.lost(self.hold(), why);
     }
 
     fn hold(&self) -> &Arc<Hold> {
@@ -94,12 +100,13 @@ impl Guard {
         if self.done {
             return Ok(Released::WasLost);
         }
+        // Before it is off the keeper's list: whoever closes sees one of the two.
+        let _under_way = self.client.reaper.under_way();
         let hold = self.hold().clone();
         self.client.keeper.remove(&hold);
-        if self.held.check().is_ok() {
-            // Before the request leaves: the store may free it any moment from then on.
+        // The views end before the request leaves: the store may free it any moment from then on.
+        if self.held.check().is_ok() && hold.end() {
             self.giving = true;
-            hold.end();
         }
         let valid = || hold.in_time();
         // A lost lock is answered at once; what may be left of it is cleared in the background.
@@ -155,7 +162,7 @@ impl Guard {
         }
         let ticket = self.ticket();
         self.client.keeper.remove(self.hold());
-        self.hold().end();
+        let _ = self.hold().end();
         self.finish("detached");
         Ok(ticket)
     }
@@ -187,9 +194,10 @@ impl Guard {
     }
 
     /// Clears in the background what may be left at the store, unless it is another guard's or
-    /// closing has done so.
+    /// closing has done so. Ends the views first: the store may free the lock any moment from then
+    /// on.
     fn clear(&self, hold: &Hold) {
-        if self.giving || !matches!(hold.why(), Some(Why::Released | Why::Closed)) {
+        if hold.end() || self.giving || !matches!(hold.why(), Some(Why::Released | Why::Closed)) {
             self.client.reaper.release(hold.key.clone(), hold.ttl);
         }
     }
@@ -222,10 +230,10 @@ impl Drop for Guard {
                 (false, true) => "lost",
                 (false, false) => "released",
             });
-            if !teeth::bites(Bug::DropReleasesNothing) {
-                self.clear(&hold);
+            match teeth::bites(Bug::DropReleasesNothing) {
+                true => drop(hold.end()),
+                false => self.clear(&hold),
             }
-            hold.end();
         }
     }
 }
@@ -233,5 +241,49 @@ impl Drop for Guard {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.held, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Mutex;
+    use std::task::{Context, Wake, Waker};
+
+    use super::*;
+    use crate::label::Label;
+    use crate::lock::Lock;
+    use crate::memory::Memory;
+    use crate::name::{Name, Namespace};
+    use crate::store::Store;
+    use crate::ttl::Ttl;
+
+    /// Looks, at the moment at which the views are told, whether a release has left or was done.
+    struct Look(Arc<Client>, Memory, Held, Mutex<Option<(usize, usize)>>);
+
+    impl Wake for Look {
+        fn wake(self: Arc<Self>) {
+            let at_store = self.1.peek(self.2.lock()).map_or(0, |s| s.holds.len());
+            self.3.lock().unwrap().get_or_insert((self.0.reaper.pending(), at_store));
+        }
+    }
+
+    #[tokio::test]
+    async fn views_of_a_dropped_guard_end_before_its_release_leaves() {
+        let (space, label) = (Namespace::default(), Label::new("x"));
+        let memory = Memory::new();
+        let backend = memory.client().into_backend();
+        let client = Arc::new(Client::new(backend, space, Ttl::DEFAULT, label, false));
+        let guard = Lock::new(client.clone(), Name::new("a")).acquire().await.unwrap();
+        let held = guard.held();
+        let look = Arc::new(Look(client.clone(), memory, held.clone(), Mutex::new(None)));
+        let waker = Waker::from(look.clone());
+        let mut lost = pin!(held.lost());
+        assert!(lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(guard);
+        let seen = *look.3.lock().unwrap();
+        assert_eq!(seen, Some((0, 1)), "released while a view still believed in it");
+        client.reaper.drained(Duration::MAX).await;
+        drop(Lock::new(client, Name::new("a")).try_acquire().await.unwrap().expect("it is free"));
     }
 }

@@ -124,11 +124,13 @@ impl Hold {
     }
 
     /// Says once and for ever that its guard has let go of the hold. No loss: nobody is warned, but
-    /// whoever still has a view of it must not believe in it.
-    pub(crate) fn end(&self) {
-        if self.lost.set(Why::Released).is_ok() {
+    /// whoever still has a view of it must not believe in it. False when it had ended before.
+    pub(crate) fn end(&self) -> bool {
+        let first = self.lost.set(Why::Released).is_ok();
+        if first {
             self.told.cancel();
         }
+        first
     }
 
     pub(crate) fn why(&self) -> Option<Why> {

@@ -1,8 +1,9 @@
-//! Renewal and loss: one task, one timer and one batch call for all held locks of a client.
+//! Renewal and loss: one task and one timer for all held locks of a client, and few calls.
 //!
 //! It runs on the library's own thread. A hold is renewed at a third of its TTL; whatever else is
-//! due soon goes with it, unless it can wait much longer. No answer means trying again until the
-//! deadline, never past it.
+//! due soon goes with it, unless it can wait much longer. A call renews a bounded number of holds of
+//! one server, several are under way, and each is believed as it is answered, so that a slow call
+//! costs its own holds only. No answer means trying again until the deadline, never past it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,16 +11,16 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::agenda::{Agenda, Call, Plan};
+use crate::asking::Asking;
 use crate::capability::{Expiry, Family};
 use crate::clock::BootInstant;
 use crate::engine;
 use crate::hold::Hold;
-use crate::ids::ReqId;
 use crate::lost::Why;
 use crate::observe::Observer;
 use crate::reaper::Reaper;
 use crate::seam::{Backend, Due, Event, Kept};
-use crate::simulation::HashMap;
 use crate::teeth::{self, Bug};
 use crate::timer::BootTimer;
 
@@ -29,8 +30,9 @@ const RETRY: Duration = Duration::from_millis(50);
 pub(crate) struct Keeper {
     backend: Arc<dyn Backend>,
     reaper: Arc<Reaper>,
+    asking: Arc<Asking>,
     observer: Observer,
-    kept: Mutex<HashMap<ReqId, Entry>>,
+    agenda: Mutex<Agenda>,
     alarm: Arc<Alarm>,
 }
 
@@ -41,33 +43,26 @@ struct Alarm {
     bell: Notify,
 }
 
-struct Entry {
-    hold: Arc<Hold>,
-    /// When it is to be renewed; never, for one that must run out.
-    next: BootInstant,
-    tries: u32,
-    in_flight: bool,
-}
-
 impl Keeper {
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
         reaper: Arc<Reaper>,
+        asking: Arc<Asking>,
         observer: Observer,
     ) -> Arc<Self> {
-        let alarm = Alarm {
+        let alarm = Arc::new(Alarm {
             started: AtomicBool::new(false),
             at: AtomicU64::new(BootInstant::FAR.as_nanos()),
             bell: Notify::new(),
-        };
-        let kept = Mutex::default();
-        let keeper = Arc::new(Self { backend, reaper, observer, kept, alarm: Arc::new(alarm) });
+        });
+        let agenda = Mutex::default();
+        let keeper = Arc::new(Self { backend, reaper, asking, observer, agenda, alarm });
         keeper.hear_events();
         keeper
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<ReqId, Entry>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn agenda(&self) -> MutexGuard<'_, Agenda> {
+        self.agenda.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks after a hold from now on.
@@ -76,11 +71,16 @@ impl Keeper {
         let pace = self.pace(&hold).min(hold.deadline().since(sent) / 3);
         let renew = renew && !teeth::bites(Bug::NoWatchdog);
         let next = if renew { sent.plus(pace) } else { BootInstant::FAR };
-        let entry = Entry { hold: hold.clone(), next, tries: 0, in_flight: false };
+        let shard = self.backend.shard(&hold.key.lock);
+        let mut agenda = self.agenda();
+        // Read while nobody else can look: the task hears of any later step of the wall.
+        let now = self.backend.clock().moment();
+        let (old, first) = agenda.add(hold, shard, next, renew, now);
         // One guard for one hold: who takes it up by its ticket has it from then on.
-        if let Some(old) = self.kept().insert(hold.key.req, entry) {
-            old.hold.end();
+        if let Some(old) = old {
+            let _ = old.end();
         }
+        drop(agenda);
         if !self.alarm.started.swap(true, Ordering::AcqRel) {
             let (keeper, alarm) = (Arc::downgrade(self), self.alarm.clone());
             let timer = self.backend.clock().clone();
@@ -88,9 +88,6 @@ impl Keeper {
             engine::spawn(async move { run(keeper, &alarm, BootTimer::new(timer, wall)).await });
             return;
         }
-        // Looked at after it was put there: the task hears of any later step of the wall.
-        let now = self.backend.clock().moment();
-        let first = next.min(now.boot.plus(hold.left(now)));
         if first.as_nanos() < self.alarm.at.load(Ordering::Acquire) {
             self.alarm.bell.notify_one();
         }
@@ -98,14 +95,20 @@ impl Keeper {
 
     /// Looks after it no more: no renewal starts after this.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
-        let mut kept = self.kept();
-        if kept.get(&hold.key.req).is_some_and(|e| Arc::ptr_eq(&e.hold, hold)) {
-            kept.remove(&hold.key.req);
+        let mut agenda = self.agenda();
+        if agenda.has(hold) {
+            agenda.remove(&hold.key.req);
         }
     }
 
+    /// A hold was lost before it was looked after.
+    pub(crate) fn lost(&self, hold: &Arc<Hold>, why: Why) {
+        self.remove(hold);
+        hold.latch(why);
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
-        self.kept().values().map(|e| e.hold.clone()).collect()
+        self.agenda().holds().cloned().collect()
     }
 
     fn hear_events(self: &Arc<Self>) {
@@ -120,16 +123,19 @@ impl Keeper {
     }
 
     fn hear(&self, event: &Event) {
-        let mut kept = self.kept();
+        let mut agenda = self.agenda();
         match event {
             Event::Lost(key, why) => {
-                if let Some(entry) = kept.remove(&key.req) {
-                    entry.hold.latch(*why);
+                if let Some(hold) = agenda.remove(&key.req) {
+                    hold.latch(*why);
                 }
+                // Its guard may be about to be made. While the agenda is locked: either the guard
+                // was put there before this, or it is made after and asks.
+                self.asking.lost(&key.req, *why);
             }
             Event::InDoubt(key) => {
-                if let Some(entry) = kept.get_mut(&key.req) {
-                    entry.next = BootInstant::from_nanos(0);
+                let now = self.backend.clock().moment();
+                if agenda.change(&key.req, now, |entry| entry.next = now.boot).is_some() {
                     self.alarm.bell.notify_one();
                 }
             }
@@ -137,35 +143,13 @@ impl Keeper {
         }
     }
 
-    /// Says goodbye to what ended, picks what is due, and tells when to look again.
-    fn plan(&self) -> (Vec<Arc<Hold>>, BootInstant) {
-        let moment = self.backend.clock().moment();
-        let now = moment.boot;
-        let mut kept = self.kept();
-        kept.retain(|_, entry| {
-            let hold = &entry.hold;
-            // Its holder may have looked first, and latched it.
-            let over = hold.is_lost()
-                || (hold.left(moment).is_zero() && !teeth::bites(Bug::CheckTrustsTimer));
-            if over {
-                self.ended(hold);
-            }
-            !over
-        });
-        let any_due = kept.values().any(|e| !e.in_flight && e.next <= now);
-        let mut due = Vec::new();
-        let mut wake = BootInstant::FAR;
-        for entry in kept.values_mut() {
-            // Whatever is due soon goes along: one call for all.
-            let soon = now.plus(entry.hold.ttl / 6);
-            if any_due && !entry.in_flight && entry.next <= soon {
-                entry.in_flight = true;
-                due.push(entry.hold.clone());
-            }
-            let next = if entry.in_flight { BootInstant::FAR } else { entry.next };
-            wake = wake.min(now.plus(entry.hold.left(moment))).min(next);
-        }
-        (due, wake)
+    /// Expires finished holds, selects due renewals, and tells when to look again.
+    fn plan(&self) -> (Vec<Call>, BootInstant) {
+        let mut agenda = self.agenda();
+        let Plan { ended, calls, wake } = agenda.plan(self.backend.clock().moment());
+        drop(agenda);
+        ended.iter().for_each(|hold| self.ended(hold));
+        (calls, wake)
     }
 
     fn ended(&self, hold: &Arc<Hold>) {
@@ -181,31 +165,35 @@ impl Keeper {
         }
     }
 
-    async fn renew(&self, mut holds: Vec<Arc<Hold>>) {
+    async fn renew(&self, Call { shard, mut holds }: Call) {
+        let _slot = Slot(self, shard);
         let clock = self.backend.clock();
         let now = clock.moment();
         let sent = now.boot;
         // The machine may have slept since they were picked: nothing is renewed after its deadline.
-        // The plan says goodbye to those, and they take no patience from the others.
-        holds.retain(|h| !h.left(now).is_zero());
+        // The plan expires those, and they take no patience from the others.
+        holds.retain(|(h, _)| !h.left(now).is_zero());
         if holds.is_empty() {
-            return self.alarm.bell.notify_one();
+            return;
         }
+        let ttl = |hold: &Hold, renew| {
+            let most = hold.ttl.min(hold.max_end.since(sent));
+            if renew { most } else { most.min(hold.deadline().since(sent)) }
+        };
         let due: Vec<Due> = holds
             .iter()
-            .map(|h| Due { key: h.key.clone(), ttl: h.ttl.min(h.max_end.since(sent)) })
+            .map(|(h, renew)| Due { key: h.key.clone(), ttl: ttl(h, *renew) })
             .collect();
         // Half of what is left: a call that hangs leaves time for another.
-        let patience = holds.iter().map(|h| h.left(now) / 2).min();
+        let patience = holds.iter().map(|(h, _)| h.left(now) / 2).min();
         let patience = patience.unwrap_or_default().min(Duration::from_secs(30));
         let answers = clock.timeout(patience, self.backend.keep(&due)).await;
         let took = clock.now().since(sent);
         let mut answers = answers.unwrap_or_default().into_iter();
-        for (hold, due) in holds.into_iter().zip(due) {
+        for ((hold, _), due) in holds.into_iter().zip(due) {
             let outcome = self.take(&hold, answers.next(), due.ttl < hold.ttl);
             self.observer.renewed(&hold.key.lock, outcome, took);
         }
-        self.alarm.bell.notify_one();
     }
 
     /// A third of what may be believed of a full lease (the margin of a store with a coarse clock is
@@ -218,46 +206,50 @@ impl Keeper {
     }
 
     fn take(&self, hold: &Arc<Hold>, answer: Option<Kept>, cut: bool) -> &'static str {
-        let mut kept = self.kept();
-        let entry = kept.get_mut(&hold.key.req).filter(|e| Arc::ptr_eq(&e.hold, hold));
-        let now = self.backend.clock().now();
+        let mut agenda = self.agenda();
+        let req = &hold.key.req;
+        let kept = agenda.has(hold);
+        let now = self.backend.clock().moment();
         let answer = match answer {
-            Some(Kept::Lost(_)) if teeth::bites(Bug::LostTakenForKept) => Some(Kept::Until {
-                sent: self.backend.clock().moment(),
-                ttl: hold.ttl,
-                margin: Duration::ZERO,
-                waiters: 0,
-            }),
+            Some(Kept::Lost(_)) if teeth::bites(Bug::LostTakenForKept) => {
+                Some(Kept::Until { sent: now, ttl: hold.ttl, margin: Duration::ZERO, waiters: 0 })
+            }
             answer => answer,
         };
         match answer {
             Some(Kept::Until { sent, ttl, margin, waiters }) => {
-                hold.extend(sent.until(ttl, margin), waiters, cut);
-                if let Some(entry) = entry {
-                    entry.in_flight = false;
-                    entry.tries = 0;
-                    // A session's lease may have begun long before this answer: not at once again.
-                    let pace = self.pace(hold);
-                    entry.next = sent.boot.plus(pace).max(now.plus(pace / 4));
-                }
+                // A session's lease may have begun long before this answer: not at once again.
+                let pace = self.pace(hold);
+                let next = sent.boot.plus(pace).max(now.boot.plus(pace / 4));
+                agenda.change(req, now, |entry| {
+                    if kept {
+                        // One that must run out was asked about, and its end stays where it is.
+                        if entry.renew {
+                            hold.extend(sent.until(ttl, margin), waiters, cut);
+                        }
+                        entry.tries = 0;
+                        entry.answered(next);
+                    }
+                });
                 tracing::trace!(lock = %hold.key.lock, token = %hold.token, "renewed");
                 "kept"
             }
             Some(Kept::Lost(why)) => {
-                // Nobody looks after it any more: it was released while the answer was under way.
-                if entry.is_some() {
+                // Else nobody looks after it: it was released while the answer was under way.
+                if kept {
+                    agenda.remove(req);
                     hold.latch(why);
-                    kept.remove(&hold.key.req);
                 }
                 "lost"
             }
             Some(Kept::Unknown(_)) | None => {
-                if let Some(entry) = entry {
-                    entry.in_flight = false;
-                    let wait = RETRY * 2u32.saturating_pow(entry.tries.min(16));
-                    entry.tries += 1;
-                    entry.next = now.plus(wait.min(hold.ttl / 10));
-                }
+                agenda.change(req, now, |entry| {
+                    if kept {
+                        let wait = RETRY * 2u32.saturating_pow(entry.tries.min(16));
+                        entry.tries += 1;
+                        entry.answered(now.boot.plus(wait.min(hold.ttl / 10)));
+                    }
+                });
                 tracing::debug!(lock = %hold.key.lock, "no answer to a renewal");
                 "unknown"
             }
@@ -265,23 +257,15 @@ impl Keeper {
     }
 }
 
-/// Parts from the most pressing those who can wait much longer: the patience of one call is that of
-/// its most pressing hold, and thousands of long leases may need more than a short one has.
-fn by_urgency(holds: Vec<Arc<Hold>>, now: BootInstant) -> Vec<Vec<Arc<Hold>>> {
-    let left = |hold: Arc<Hold>| (hold.deadline().since(now), hold);
-    let mut holds: Vec<_> = holds.into_iter().map(left).collect();
-    holds.sort_by_key(|(left, _)| *left);
-    let (mut calls, mut most_pressing) = (Vec::<Vec<_>>::new(), Duration::ZERO);
-    for (left, hold) in holds {
-        match calls.last_mut() {
-            Some(call) if left <= most_pressing * 4 => call.push(hold),
-            _ => {
-                most_pressing = left;
-                calls.push(vec![hold]);
-            }
-        }
+/// One call under way at a server. Given back also when a store panics, or its server would be
+/// asked less and less.
+struct Slot<'a>(&'a Keeper, u64);
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.0.agenda().call_ended(self.1);
+        self.0.alarm.bell.notify_one();
     }
-    calls
 }
 
 /// The keeper's task: it lives as long as its client, asleep while nothing is held.
@@ -289,11 +273,11 @@ async fn run(keeper: Weak<Keeper>, alarm: &Alarm, mut timer: BootTimer) {
     while let Some(keeper) = keeper.upgrade() {
         // Rings from here on are kept, so what is added after the plan is not slept through.
         alarm.at.store(BootInstant::FAR.as_nanos(), Ordering::Release);
-        let (due, wake) = keeper.plan();
+        let (calls, wake) = keeper.plan();
         alarm.at.store(wake.as_nanos(), Ordering::Release);
-        for holds in by_urgency(due, keeper.backend.clock().now()) {
+        for call in calls {
             let keeper = keeper.clone();
-            engine::spawn(async move { keeper.renew(holds).await });
+            engine::spawn(async move { keeper.renew(call).await });
         }
         drop(keeper);
         tokio::select! {
@@ -315,6 +299,7 @@ impl Drop for Keeper {
 mod tests {
     use super::*;
     use crate::clock::Clock;
+    use crate::ids::ReqId;
     use crate::memory::Memory;
     use crate::seam::{Grant, Key};
     use crate::store::Store;
@@ -328,7 +313,12 @@ mod tests {
         let spy = Spy::new(Memory::on(clock.clone()).into_backend());
         let backend: Arc<dyn Backend> = Arc::new(spy.clone());
         let observer = Observer::new("memory", false);
-        let keeper = Keeper::new(backend.clone(), Reaper::new(backend), observer.clone());
+        let keeper =
+            Keeper::new(backend.clone(), Reaper::new(backend), Arc::default(), observer.clone());
+        let renew = |holds: Vec<Arc<Hold>>| {
+            let holds = holds.into_iter().map(|h| (h, true)).collect();
+            keeper.renew(Call { shard: 0, holds })
+        };
         let hold = |name: &str, sent, ttl| {
             let lock = FullName { space: Namespace::default(), name: Name::new(name).unwrap() };
             let key = Key { lock, req: ReqId::random() };
@@ -342,14 +332,14 @@ mod tests {
         let now = clock.now().into();
         let (over, live) = (hold("over", now, second), hold("live", now, second * 9));
         clock.advance(second);
-        keeper.renew(vec![over.clone(), live]).await;
+        renew(vec![over.clone(), live]).await;
         assert_eq!(spy.batches(), [1], "only the one whose deadline is to come");
-        keeper.renew(vec![over]).await;
+        renew(vec![over]).await;
         assert_eq!(spy.batches(), [1]);
         // Nor one that is over by the wall alone.
         let stepped = hold("stepped", clock.moment(), second * 9);
         clock.step_wall(9);
-        keeper.renew(vec![stepped]).await;
+        renew(vec![stepped]).await;
         assert_eq!(spy.batches(), [1]);
     }
 }

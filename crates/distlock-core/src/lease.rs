@@ -108,6 +108,14 @@ pub trait LeaseStore: Send + Sync + 'static {
         self.capability().wake == WakeUp::Push
     }
 
+    /// Which server of this store keeps the lock: heartbeats and renewals are batched by it, so that
+    /// a slow server holds up its own locks only. Cheap, and without I/O: it is asked for each hold
+    /// at each renewal. A store with one server need not say.
+    fn shard(&self, lock: &FullName) -> u64 {
+        let _ = lock;
+        0
+    }
+
     /// Asks, asks again, confirms or polls. With `wait_lease` the request stands in line and is
     /// dropped when not heard of for that long.
     fn acquire(

@@ -440,6 +440,10 @@ impl<S: LeaseStore> Backend for Leased<S> {
         Box::pin(self.inner.bounded(self.inner.store.force(lock, token, how)))
     }
 
+    fn shard(&self, lock: &FullName) -> u64 {
+        self.inner.store.shard(lock)
+    }
+
     fn events(&self) -> Option<UnboundedReceiver<Event>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

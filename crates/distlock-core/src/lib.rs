@@ -16,6 +16,8 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("distlock runs on Linux: its deadlines need CLOCK_BOOTTIME and timerfd");
 
+mod agenda;
+mod asking;
 pub mod blocking;
 pub mod busy;
 pub mod capability;
@@ -73,7 +75,7 @@ pub use ids::{Owner, ReqId};
 pub use info::{HoldInfo, LockInfo, WaiterInfo};
 pub use label::Label;
 pub use lock::Lock;
-pub use locks::{Locks, Options};
+pub use locks::{Closed, Locks, Options};
 pub use lost::{Lost, Why};
 pub use mode::Mode;
 pub use moment::Moment;

@@ -24,6 +24,9 @@ use crate::ttl::{Patience, Ttl};
 
 /// A grant that came too late to be used is asked for again, this often.
 const TOO_LATE: u32 = 3;
+/// How much longer than its patience a timed acquire may last: for the last question, which takes
+/// the request out of the line and tells how things stand.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 type OnWait = Arc<dyn Fn(&Standing) + Send + Sync>;
 
@@ -147,7 +150,8 @@ impl Lock {
         Ok(self.attempt(Patience::Forever).await??)
     }
 
-    /// Takes the lock if it is free; busy is an answer, not an error.
+    /// Takes the lock if it is free; busy is an answer, not an error. It lasts as long as one call to
+    /// the store; [`Lock::try_acquire_for`] of nothing bounds that to a second.
     ///
     /// # Errors
     /// Store trouble, or bad input.
@@ -158,15 +162,18 @@ impl Lock {
         self.attempt(Patience::Never).await
     }
 
-    /// Waits for its turn for at most `d`; busy is an answer, not an error.
+    /// Waits for its turn for at most `d`; busy is an answer, not an error. It ends within `d` and a
+    /// second, whatever the store does.
     ///
     /// # Errors
-    /// Store trouble, or bad input.
+    /// Store trouble, or bad input. [`Kind::Unreachable`] with an unknown outcome when the store gave
+    /// no answer in that time: what is left of the request is then cancelled in the background, as
+    /// soon as the store answers again, and ends with its TTL if it does not.
     ///
     /// # Cancel safety
     /// Dropping the future at any moment leaves neither lock nor place in line.
     pub async fn try_acquire_for(self, d: Duration) -> Result<Result<Guard, Busy>, Error> {
-        self.attempt(Patience::at_most(d)).await
+        self.attempt_within(Patience::at_most(d), Some(d)).await
     }
 
     /// Waits for its turn, runs `work` under the lock, and releases it. If the lock is lost, the
@@ -196,11 +203,19 @@ impl Lock {
     }
 
     pub(crate) async fn attempt(self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
+        self.attempt_within(patience, None).await
+    }
+
+    async fn attempt_within(
+        self,
+        patience: Patience,
+        bound: Option<Duration>,
+    ) -> Result<Result<Guard, Busy>, Error> {
         let spec = &self.0;
         let site = spec.client.backend.site();
         let shown = spec.name.as_ref().map_or("", Name::as_str);
         let span = tracing::info_span!("acquire", lock = %shown, store = %site);
-        spec.attempt(patience).instrument(span).await.map_err(|e| {
+        spec.attempt(patience, bound).instrument(span).await.map_err(|e| {
             let e = e.during("acquire").store(site);
             if shown.is_empty() { e } else { e.lock(shown) }
         })
@@ -208,13 +223,18 @@ impl Lock {
 }
 
 impl Spec {
-    async fn attempt(&self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
+    async fn attempt(
+        &self,
+        patience: Patience,
+        bound: Option<Duration>,
+    ) -> Result<Result<Guard, Busy>, Error> {
         let client = &self.client;
         client.open()?;
         let mut ask = Arc::new(self.ask(patience)?);
         let started = client.clock().now();
         let _waits = Waits::new(client.observer.clone());
         let mut timing = Timing::new(client, &ask, started);
+        let mut end = bound.map(|d| Box::pin(client.clock().sleep(d.saturating_add(LAST_WORD))));
         for _ in 0..TOO_LATE {
             // Made before the request leaves: from here on a drop at any await takes it back.
             let undo = Undo::new(client.clone(), ask.clone());
@@ -223,6 +243,7 @@ impl Spec {
                 biased;
                 () = client.closing.cancelled() => Err(client.closed()),
                 answer = client.backend.acquire(&ask, seen.map(|s| s as _)) => answer,
+                () = passed(&mut end) => Err(unanswered(bound.unwrap_or_default())),
             };
             timing.outcome = "error";
             match answer? {
@@ -250,7 +271,12 @@ impl Spec {
                 Attempt::Granted(_) => {
                     tracing::warn!(lock = %ask.lock, "granted too late to be used; asking again");
                     drop(undo);
-                    Arc::make_mut(&mut ask).req = ReqId::random();
+                    let ask = Arc::make_mut(&mut ask);
+                    ask.req = ReqId::random();
+                    if let Patience::For(d) = patience {
+                        let waited = client.clock().now().since(started);
+                        ask.patience = Patience::at_most(d.saturating_sub(waited));
+                    }
                 }
             }
         }
@@ -303,9 +329,26 @@ impl Spec {
             _ => ask.ttl,
         };
         let guard = Guard::of_grant(client, ask.key(), grant, ttl, self.max_hold, self.renew);
-        undo.disarm();
+        if let Some(why) = undo.disarm() {
+            guard.lost_before(why);
+        }
         guard
     }
+}
+
+/// Waits for an end, if there is one.
+async fn passed(end: &mut Option<Pin<Box<impl Future<Output = ()>>>>) {
+    match end {
+        Some(end) => end.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn unanswered(bound: Duration) -> Error {
+    let message = format!("no answer from the store within {bound:?} and {LAST_WORD:?} more");
+    Error::new(Kind::Unreachable, message).unknown().with_hint(
+        "see whether the store runs and can be reached; the request is cancelled in the background",
+    )
 }
 
 /// Records how long an acquire took, however it ended.

@@ -12,7 +12,7 @@ use crate::info::{LockInfo, Query};
 use crate::label::Label;
 use crate::lock::Lock;
 use crate::lost::Lost;
-use crate::name::{Name, Namespace};
+use crate::name::{FullName, Name, Namespace};
 use crate::seam::{Backend, Due, Force, Forced, Grant, Kept, Key};
 use crate::store::Store;
 use crate::ticket::{Ticket, fingerprint};
@@ -72,8 +72,8 @@ impl Locks {
     /// it is held by the guard. A guard of this client that still had it has it no more.
     ///
     /// # Errors
-    /// [`Kind::Lost`] when it is not held any more; [`Kind::Usage`] for a ticket of another store
-    /// or one that cannot be; [`Kind::Closed`] after [`Locks::close`]; store trouble.
+    /// [`Kind::Lost`] when it is not held any more, or never was at this store; [`Kind::Usage`] for a
+    /// ticket that cannot be; [`Kind::Closed`] after [`Locks::close`]; store trouble.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the hold detached, perhaps renewed once.
@@ -83,6 +83,8 @@ impl Locks {
         client.open().map_err(|e| e.during("resume").lock(&ticket.lock))?;
         let key = Key { lock: ticket.lock.clone(), req: ticket.req };
         let due = [Due { key: key.clone(), ttl: ticket.ttl }];
+        // Before the question: a loss that comes before the guard must not be forgotten.
+        let resuming = client.asking.resume(ticket.req);
         let kept = client.backend.keep(&due).await.pop();
         let fail = |e: Error| Err(e.during("resume").lock(&ticket.lock).store(self.site()));
         match kept {
@@ -90,18 +92,31 @@ impl Locks {
                 let tokens = TokenRange::one(ticket.token);
                 let grant = Grant { req: ticket.req, tokens, sent, ttl, margin, waiters };
                 let guard = Guard::of_grant(client, key, &grant, ticket.ttl, None, true);
+                if let Some(why) = resuming.lost() {
+                    guard.lost_before(why);
+                }
                 // As after an acquire: whoever closes looks for holds after saying so.
                 if client.closing.is_cancelled() { fail(client.closed()) } else { Ok(guard) }
             }
             Some(Kept::Lost(why)) => {
                 let lost = Lost { lock: ticket.lock.clone(), token: ticket.token, why };
-                fail(Error::from(lost).with_hint(
-                    "its TTL ended, somebody broke it, or it was released already: nobody may rely on it",
-                ))
+                fail(Error::from(lost).with_hint(self.why_not(ticket)))
             }
             Some(Kept::Unknown(e)) => fail(e),
             None => fail(Error::new(Kind::Store, "the store gave no answer to a renewal")),
         }
+    }
+
+    /// What to look for when a ticket's hold is not there. One store may be spelled in several ways,
+    /// so that another spelling is no more than a hint.
+    fn why_not(&self, ticket: &Ticket) -> String {
+        let ended =
+            "its TTL ended, somebody broke it, or it was released already: nobody may rely on it";
+        if ticket.store == fingerprint(self.site()) {
+            return ended.to_owned();
+        }
+        let site = self.site();
+        format!("{ended}; or it is of another store: it was not given by one spelled {site}")
     }
 
     fn accepts(&self, ticket: &Ticket) -> Result<(), Error> {
@@ -111,10 +126,6 @@ impl Locks {
         if !self.capability().detach {
             let hint = "its locks end with their process".to_owned();
             return refuse(Kind::Unsupported, "this store cannot resume a hold", hint);
-        }
-        if ticket.store != fingerprint(self.site()) {
-            let hint = format!("connect to the store that gave it; this is {}", self.site());
-            return refuse(Kind::Usage, "this ticket is of another store", hint);
         }
         // It asks for that lease again and again: of nothing, without a pause; of a year, for one.
         match Ttl::new(ticket.ttl) {
@@ -169,6 +180,9 @@ impl Locks {
 
     /// Takes a lock away from whoever holds it; with a token, only if it is one of the holder's.
     ///
+    /// Without one the holders are looked at first, and each is taken away by its own token: a call
+    /// that is repeated after a broken connection cannot break whoever holds the lock by then.
+    ///
     /// # Errors
     /// Store trouble, an impossible name, or a store that cannot.
     ///
@@ -181,18 +195,61 @@ impl Locks {
         how: Force,
     ) -> Result<Forced, Error> {
         let lock = self.0.full(Name::new(name)?);
-        let done = self.0.backend.force(&lock, token, how).await;
+        let done = match token {
+            None if self.capability().force => self.force_seen(&lock, how).await,
+            token => self.0.backend.force(&lock, token, how).await,
+        };
         done.map_err(|e| e.during("force").lock(lock).store(self.site()))
     }
 
+    /// Takes a lock away from those who are seen to hold it.
+    async fn force_seen(&self, lock: &FullName, how: Force) -> Result<Forced, Error> {
+        let backend = &self.0.backend;
+        let seen = backend.inspect(&Query::Name(lock.clone())).await?;
+        let mut tokens: Vec<_> =
+            seen.iter().flat_map(|l| &l.holds).map(|h| h.holder.token).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        // Where there is no holder of ours there may be one that another program made, by no token.
+        if tokens.first().is_none_or(|t| *t == Token::MIN) {
+            return backend.force(lock, None, how).await;
+        }
+        let mut done = Forced::NoMatch;
+        for token in tokens {
+            if backend.force(lock, Some(token), how).await? == Forced::Done {
+                done = Forced::Done;
+            }
+        }
+        Ok(done)
+    }
+
     /// Gives everything back, waits until the store has acknowledged it, and ends the client. Its
-    /// guards are lost, its waiting acquires fail with [`Kind::Closed`].
+    /// guards are lost, its waiting acquires fail with [`Kind::Closed`]. Releases that other tasks
+    /// have under way are waited for as well.
+    ///
+    /// It lasts as long as the store goes on acknowledging: it gives up when there was no
+    /// acknowledgement for five seconds, and ends a second later. What is left behind then is
+    /// counted in the answer and logged by name; it ends with its TTL.
     ///
     /// # Cancel safety
     /// What was begun goes on in the background; call it again to wait for it.
-    pub async fn close(&self) {
-        self.0.close().await;
+    pub async fn close(&self) -> Closed {
+        Closed { left: self.0.close().await }
     }
+
+    #[cfg(test)]
+    pub(crate) fn is_closing(&self) -> bool {
+        self.0.closing.is_cancelled()
+    }
+}
+
+/// What [`Locks::close`] left behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Closed {
+    /// How many holds and requests the store has not acknowledged the end of. Each ends by itself
+    /// after its TTL.
+    pub left: usize,
 }
 
 impl fmt::Debug for Locks {

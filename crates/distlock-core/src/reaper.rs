@@ -1,14 +1,17 @@
 //! Gives back what was dropped: guards, and acquires that nobody waits for any more.
 //!
 //! Each is repeated on the library's own thread until the store has acknowledged it, or until the
-//! lease has ended by itself.
+//! lease has ended by itself. However many are dropped at once, a bounded number of calls is under
+//! way at each server of the store.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::clock::{BootInstant, Clock};
 use crate::engine;
 use crate::seam::{Backend, Key};
 use crate::teeth::{self, Bug};
@@ -17,13 +20,45 @@ const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 /// On top of the TTL: a request under way may start its lease this much later.
 const GRACE: Duration = Duration::from_secs(10);
+/// Max calls under way at one server.
+const AT_ONCE: usize = 64;
 
 pub(crate) struct Reaper {
     backend: Arc<dyn Backend>,
+    /// What is left to give back, releases that their guards see to included.
     pending: AtomicUsize,
-    idle: Notify,
+    /// Somebody waits for that to end.
+    draining: AtomicBool,
+    progress: Notify,
+    lanes: Mutex<HashMap<u64, Lane>>,
+    /// The store was closed: nothing is tried twice any more.
+    closed: AtomicBool,
     /// Whose holds these are. A forked copy of this process must give back none of them.
     pid: u32,
+}
+
+/// What is to be given back at one server, by when to try.
+#[derive(Default)]
+struct Lane {
+    queue: BTreeMap<(BootInstant, u64), Job>,
+    next_id: u64,
+    workers: usize,
+    /// One worker sleeps until the first retry is due; rung when that is sooner than it thinks.
+    sleeper: Option<Arc<Notify>>,
+}
+
+struct Job {
+    key: Key,
+    release: bool,
+    end: BootInstant,
+    retry: Duration,
+    _pending: Pending,
+}
+
+enum Next {
+    Try(Job),
+    Sleep(BootInstant, Arc<Notify>),
+    Nothing,
 }
 
 impl Reaper {
@@ -32,7 +67,23 @@ impl Reaper {
     }
 
     pub(crate) fn of_process(backend: Arc<dyn Backend>, pid: u32) -> Arc<Self> {
-        Arc::new(Self { backend, pending: AtomicUsize::new(0), idle: Notify::new(), pid })
+        Arc::new(Self {
+            backend,
+            pending: AtomicUsize::new(0),
+            draining: AtomicBool::new(false),
+            progress: Notify::new(),
+            lanes: Mutex::default(),
+            closed: AtomicBool::new(false),
+            pid,
+        })
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, HashMap<u64, Lane>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clock(&self) -> &Clock {
+        self.backend.clock()
     }
 
     /// Whether this is a forked copy of the process that made it.
@@ -42,67 +93,187 @@ impl Reaper {
 
     /// Undoes a request, whatever became of it. Returns at once.
     pub(crate) fn abandon(self: &Arc<Self>, key: Key, ttl: Duration) {
-        self.repeat(key, ttl, false);
+        self.begin(key, ttl, false);
     }
 
     /// Releases a hold whose guard was dropped. Returns at once.
     pub(crate) fn release(self: &Arc<Self>, key: Key, ttl: Duration) {
-        self.repeat(key, ttl, true);
+        self.begin(key, ttl, true);
     }
 
-    fn repeat(self: &Arc<Self>, key: Key, ttl: Duration, release: bool) {
+    /// Counts a release that somebody else sees to, so that closing waits for it.
+    pub(crate) fn under_way(self: &Arc<Self>) -> Pending {
+        Pending::new(self.clone())
+    }
+
+    fn begin(self: &Arc<Self>, key: Key, ttl: Duration, release: bool) {
         if self.forked() {
             return;
         }
+        let (shard, now) = (self.backend.shard(&key.lock), self.clock().now());
+        let end = now.plus(ttl).plus(GRACE);
         let pending = Pending::new(self.clone());
-        engine::spawn(async move {
-            let reaper = &pending.0;
-            let clock = reaper.backend.clock();
-            let end = clock.now().plus(ttl).plus(GRACE);
-            let mut wait = FIRST_RETRY;
-            loop {
-                let done = match release {
-                    true => reaper.backend.release(&key, None).await.map(drop),
-                    false => reaper.backend.abandon(&key).await,
-                };
-                let Err(e) = done else { break };
-                if clock.now() >= end || teeth::bites(Bug::ReaperTriesOnce) {
-                    tracing::warn!(lock = %key.lock, error = %e, "left to expire");
-                    break;
-                }
-                clock.sleep(wait).await;
-                wait = (wait * 2).min(LAST_RETRY);
-            }
-        });
+        let job = Job { key, release, end, retry: FIRST_RETRY, _pending: pending };
+        let mut lanes = self.lanes();
+        let lane = lanes.entry(shard).or_default();
+        lane.put(now, job);
+        if lane.workers < AT_ONCE {
+            self.hire(lane, shard);
+        }
     }
 
-    /// Waits until nothing is left to give back.
-    pub(crate) async fn drained(&self) {
-        loop {
-            let idle = self.idle.notified();
-            if self.pending.load(Ordering::Acquire) == 0 {
-                return;
+    fn hire(self: &Arc<Self>, lane: &mut Lane, shard: u64) {
+        lane.workers += 1;
+        let worker = Worker { reaper: self.clone(), shard };
+        engine::spawn(async move { worker.run().await });
+    }
+
+    fn next(self: &Arc<Self>, shard: u64) -> Next {
+        let now = self.clock().now();
+        let mut lanes = self.lanes();
+        let Some(lane) = lanes.get_mut(&shard) else { return Next::Nothing };
+        match lane.first() {
+            None => Next::Nothing,
+            Some(at) if at <= now => {
+                let Some((_, job)) = lane.queue.pop_first() else { return Next::Nothing };
+                if lane.workers < AT_ONCE && lane.first().is_some_and(|at| at <= now) {
+                    self.hire(lane, shard);
+                }
+                Next::Try(job)
             }
-            idle.await;
+            Some(_) if lane.sleeper.is_some() => Next::Nothing,
+            Some(at) => {
+                let bell = Arc::<Notify>::default();
+                lane.sleeper = Some(bell.clone());
+                Next::Sleep(at, bell)
+            }
+        }
+    }
+
+    async fn attempt(self: &Arc<Self>, shard: u64, mut job: Job) {
+        let done = match job.release {
+            true => self.backend.release(&job.key, None).await.map(drop),
+            false => self.backend.abandon(&job.key).await,
+        };
+        let Err(e) = done else { return };
+        let now = self.clock().now();
+        let closed = self.closed.load(Ordering::Acquire);
+        if now >= job.end || closed || teeth::bites(Bug::ReaperTriesOnce) {
+            tracing::warn!(lock = %job.key.lock, error = %e, "left to expire");
+            return;
+        }
+        let at = now.plus(job.retry);
+        job.retry = (job.retry * 2).min(LAST_RETRY);
+        if let Some(lane) = self.lanes().get_mut(&shard) {
+            lane.put(at, job);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.load(Ordering::SeqCst)
+    }
+
+    /// Waits until nothing is left to give back, or until that has made no progress for a while;
+    /// says how much is left.
+    pub(crate) async fn drained(&self, silence: Duration) -> usize {
+        self.draining.store(true, Ordering::SeqCst);
+        loop {
+            let progress = self.progress.notified();
+            let left = self.pending.load(Ordering::SeqCst);
+            if left == 0 || self.clock().timeout(silence, progress).await.is_none() {
+                return left;
+            }
+        }
+    }
+
+    /// Tries nothing again: the store is about to be closed.
+    pub(crate) fn stop(&self) {
+        self.closed.store(true, Ordering::Release);
+        let mut given_up = Vec::new();
+        for lane in self.lanes().values_mut() {
+            given_up.extend(std::mem::take(&mut lane.queue).into_values());
+            if let Some(sleeper) = &lane.sleeper {
+                sleeper.notify_one();
+            }
+        }
+        for job in given_up {
+            tracing::warn!(lock = %job.key.lock, "left to expire");
+        }
+    }
+}
+
+impl Lane {
+    fn first(&self) -> Option<BootInstant> {
+        self.queue.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    fn put(&mut self, at: BootInstant, job: Job) {
+        if let Some(sleeper) = self.sleeper.as_ref().filter(|_| self.first().is_none_or(|f| at < f))
+        {
+            sleeper.notify_one();
+        }
+        self.next_id += 1;
+        self.queue.insert((at, self.next_id), job);
+    }
+}
+
+/// One task that gives back one thing after the other.
+struct Worker {
+    reaper: Arc<Reaper>,
+    shard: u64,
+}
+
+impl Worker {
+    async fn run(self) {
+        loop {
+            match self.reaper.next(self.shard) {
+                Next::Try(job) => self.reaper.attempt(self.shard, job).await,
+                Next::Sleep(at, bell) => {
+                    tokio::select! {
+                        () = self.reaper.clock().sleep_until(at) => {}
+                        () = bell.notified() => {}
+                    }
+                    if let Some(lane) = self.reaper.lanes().get_mut(&self.shard) {
+                        lane.sleeper = None;
+                    }
+                }
+                Next::Nothing => return,
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// Also when a store panics: the others' turn comes all the same.
+    fn drop(&mut self) {
+        let mut lanes = self.reaper.lanes();
+        let Some(lane) = lanes.get_mut(&self.shard) else { return };
+        lane.workers -= 1;
+        if lane.workers == 0 && !lane.queue.is_empty() {
+            self.reaper.hire(lane, self.shard);
+        } else if lane.workers == 0 {
+            lanes.remove(&self.shard);
         }
     }
 }
 
 /// One thing that is being given back. Counted down also when a store panics: whoever closes must
 /// not wait for it for ever.
-struct Pending(Arc<Reaper>);
+pub(crate) struct Pending(Arc<Reaper>);
 
 impl Pending {
     fn new(reaper: Arc<Reaper>) -> Self {
-        reaper.pending.fetch_add(1, Ordering::AcqRel);
+        reaper.pending.fetch_add(1, Ordering::SeqCst);
         Self(reaper)
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if self.0.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.idle.notify_waiters();
+        self.0.pending.fetch_sub(1, Ordering::SeqCst);
+        if self.0.draining.load(Ordering::SeqCst) {
+            self.0.progress.notify_waiters();
         }
     }
 }

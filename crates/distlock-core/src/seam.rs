@@ -249,6 +249,14 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
+    /// Which server of this store keeps the lock: renewals are batched by it, so that a slow server
+    /// holds up its own locks only. Any number will do that differs for servers that fail apart; a
+    /// store with one server need not say.
+    fn shard(&self, lock: &FullName) -> u64 {
+        let _ = lock;
+        0
+    }
+
     /// News about holds of this client. The first caller gets the stream.
     fn events(&self) -> Option<UnboundedReceiver<Event>>;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::capability::Capability;
 use crate::info::{LockInfo, Query};
@@ -59,7 +59,9 @@ macro_rules! as_memory {
     };
 }
 
+mod bounds;
 mod edges;
+mod news;
 mod session;
 mod wall;
 
@@ -78,6 +80,15 @@ pub(crate) struct Spy {
     /// An abandon panics while set.
     panics: AtomicBool,
     calls: Mutex<VecDeque<&'static str>>,
+    /// Tells the keeper of a hold what a store would.
+    news: UnboundedSender<Event>,
+    heard: Mutex<Option<UnboundedReceiver<Event>>>,
+    /// A grant and a renewal are answered only after the keeper has heard that the hold is gone.
+    lost_first: AtomicBool,
+    /// Releases wait here while set, before the store has heard of them.
+    hold_releases: AtomicBool,
+    /// The tokens that were forced.
+    forced: Mutex<Vec<Option<Token>>>,
 }
 
 impl Spy {
@@ -86,8 +97,35 @@ impl Spy {
         Self::promising(inner, promises)
     }
 
+    /// Tells the keeper that a hold is gone, and waits until it has heard.
+    async fn tell_lost(&self, key: Key) {
+        if self.lost_first.load(Ordering::SeqCst) {
+            self.news.send(Event::Lost(key, Why::Disconnected)).unwrap();
+            // The library's thread runs its tasks in turn.
+            for _ in 0..3 {
+                let (tx, rx) = tokio::sync::oneshot::channel();
+                crate::engine::spawn(async move { tx.send(()).unwrap() });
+                rx.await.unwrap();
+            }
+        }
+    }
+
     fn promising(inner: Arc<dyn Backend>, promises: Capability) -> Arc<Self> {
+        let (news, heard) = tokio::sync::mpsc::unbounded_channel();
+        if let Some(mut events) = inner.events() {
+            let news = news.clone();
+            crate::engine::spawn(async move {
+                while let Some(event) = events.recv().await {
+                    let _ = news.send(event);
+                }
+            });
+        }
         Arc::new(Self {
+            news,
+            heard: Mutex::new(Some(heard)),
+            lost_first: AtomicBool::new(false),
+            hold_releases: AtomicBool::new(false),
+            forced: Mutex::default(),
             inner,
             promises,
             batches: Mutex::default(),
@@ -119,7 +157,11 @@ impl Backend for Arc<Spy> {
         ask: &'a Ask,
         seen: Option<Watcher<'a>>,
     ) -> Fut<'a, Result<Attempt, Error>> {
-        self.inner.acquire(ask, seen)
+        Box::pin(async move {
+            let answer = self.inner.acquire(ask, seen).await;
+            self.tell_lost(ask.key()).await;
+            answer
+        })
     }
     fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {
         assert!(!self.panics.load(Ordering::SeqCst), "this store has a bug");
@@ -133,6 +175,9 @@ impl Backend for Arc<Spy> {
             while self.hold_replies.load(Ordering::SeqCst) {
                 self.go.notified().await;
             }
+            if let Some(due) = due.first() {
+                self.tell_lost(due.key.clone()).await;
+            }
             kept
         })
     }
@@ -143,6 +188,9 @@ impl Backend for Arc<Spy> {
     ) -> Fut<'a, Result<Released, Error>> {
         Box::pin(async move {
             self.calls.lock().unwrap().push_back("release");
+            while self.hold_releases.load(Ordering::SeqCst) {
+                self.go.notified().await;
+            }
             let done = self.inner.release(key, requeue).await;
             let take = |n: usize| n.checked_sub(1);
             match self.drop_releases.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take) {
@@ -160,13 +208,17 @@ impl Backend for Arc<Spy> {
         token: Option<Token>,
         how: Force,
     ) -> Fut<'a, Result<Forced, Error>> {
+        self.forced.lock().unwrap().push(token);
         self.inner.force(lock, token, how)
     }
     fn proof(&self, key: &Key) -> Option<crate::Proof> {
         self.inner.proof(key)
     }
+    fn shard(&self, lock: &FullName) -> u64 {
+        self.inner.shard(lock)
+    }
     fn events(&self) -> Option<UnboundedReceiver<Event>> {
-        self.inner.events()
+        self.heard.lock().unwrap().take()
     }
     fn close(&self) -> Fut<'_, ()> {
         self.calls.lock().unwrap().push_back("close");

@@ -180,7 +180,8 @@ impl Acting {
             Some(Err(e)) => {
                 self.note(|| format!("{e}"));
                 let kind = e.kind();
-                let excused = matches!(kind, Kind::Closed) || stage.world.troubled(self.process);
+                let stood = !stage.world.stalls(self.process).is_zero();
+                let excused = kind == Kind::Closed || stood || stage.world.troubled(self.process);
                 let revoked = stage.laws.borrow().withheld[name];
                 if !excused && !revoked {
                     let how = format!("task {}: {e}", self.me);
@@ -202,7 +203,9 @@ impl Acting {
             v.name == name && v.owner == owner && v.valid(self.now())
         };
         match how {
-            How::Forever if !guards.is_empty() && !guards.iter().any(again) => {
+            How::Forever
+                if !guards.is_empty() && (laws.withheld[name] || !guards.iter().any(again)) =>
+            {
                 How::For(Duration::from_millis(400))
             }
             how => how,

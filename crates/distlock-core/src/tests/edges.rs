@@ -317,3 +317,18 @@ async fn a_client_is_gone_with_its_last_clone_and_guard() {
     until("nobody sleeps", || clock.sleepers() == 0).await;
     assert!(memory.peek(&full("a")).is_none_or(|s| s.holds.is_empty()));
 }
+
+#[tokio::test]
+async fn a_ticket_is_good_at_its_store_however_that_is_spelled() {
+    let s = scene();
+    let ticket = s.locks.lock("a").await.unwrap().detach().unwrap();
+    let spelled = crate::Ticket { store: ticket.store ^ 1, ..ticket.clone() };
+    let guard = s.locks.resume(&spelled).await.unwrap();
+    let _ = guard.release().await.unwrap();
+    // Of a store that never heard of it, the reason is told as well.
+    let e = s.locks.resume(&spelled).await.unwrap_err();
+    assert_eq!(e.kind(), Kind::Lost);
+    assert!(e.hint().is_some_and(|h| h.contains(s.locks.site())), "{e:?}");
+    let e = s.locks.resume(&ticket).await.unwrap_err();
+    assert!(e.hint().is_some_and(|h| !h.contains(s.locks.site())), "{e:?}");
+}

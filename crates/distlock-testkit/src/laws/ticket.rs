@@ -50,7 +50,8 @@ pub async fn a_ticket_of_nothing_is_refused(site: &Site) {
     let mut stranger = ticket;
     stranger.store ^= 1;
     let e = locks.resume(&stranger).await.expect_err("of another store");
-    assert!(e.kind() == Kind::Usage && e.hint().is_some(), "{e:?}");
+    let said = e.hint().is_some_and(|h| h.contains("another store"));
+    assert!(e.kind() == Kind::Lost && said, "{e:?}");
 }
 
 /// Where a lock ends with its process, a detach is refused and the lock is released.

@@ -1,0 +1,189 @@
+//! Calls that end in time, whatever the store does.
+
+use super::*;
+use crate::Outcome;
+
+/// A lease store that can be stopped: it is asked, and says nothing more.
+struct Stopped {
+    memory: Memory,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Stopped {
+    async fn answers(&self) {
+        if self.stopped.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl LeaseStore for Stopped {
+    fn capability(&self) -> &Capability {
+        self.memory.capability()
+    }
+    fn site(&self) -> &str {
+        self.memory.site()
+    }
+    fn clock(&self) -> &Clock {
+        self.memory.clock()
+    }
+    async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
+        self.answers().await;
+        self.memory.acquire(ask, wait).await
+    }
+    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
+        self.answers().await;
+        self.memory.heartbeat(waiting).await
+    }
+    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        self.answers().await;
+        self.memory.renew(due).await
+    }
+    async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
+        self.answers().await;
+        self.memory.release(key, requeue).await
+    }
+    async fn cancel(&self, key: &Key) -> Result<(), Error> {
+        self.answers().await;
+        self.memory.cancel(key).await
+    }
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        self.memory.inspect(query).await
+    }
+    async fn force(
+        &self,
+        lock: &FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Result<Forced, Error> {
+        self.memory.force(lock, token, how).await
+    }
+    fn listen(&self, ears: Ears) {
+        self.memory.listen(ears);
+    }
+    async fn close(&self) {
+        self.answers().await;
+        self.memory.close().await;
+    }
+}
+
+struct Stoppable {
+    memory: Memory,
+    clock: Clock,
+    stopped: Arc<AtomicBool>,
+    locks: Locks,
+}
+
+fn stoppable() -> Stoppable {
+    let clock = Clock::held();
+    let memory = Memory::on(clock.clone());
+    let stopped = Arc::<AtomicBool>::default();
+    let store = Stopped { memory: memory.client(), stopped: stopped.clone() };
+    let backend: Arc<dyn Backend> = Arc::new(Leased::new(store));
+    let locks = Locks::options().ttl(TTL).open(backend).unwrap();
+    Stoppable { memory, clock, stopped, locks }
+}
+
+/// Lets time pass until a task has ended, and says how much.
+async fn lasts<T>(clock: &Clock, task: tokio::task::JoinHandle<T>) -> (Duration, T) {
+    let began = clock.now();
+    let step = Duration::from_millis(100);
+    while !task.is_finished() && clock.now().since(began) < Duration::from_secs(120) {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        if !task.is_finished() {
+            clock.advance(step);
+        }
+    }
+    (clock.now().since(began), task.await.unwrap())
+}
+
+#[tokio::test]
+async fn a_timed_acquire_ends_in_time_at_a_store_that_says_nothing() {
+    let s = stoppable();
+    for d in [Duration::from_millis(500), Duration::ZERO] {
+        s.stopped.store(true, Ordering::SeqCst);
+        let lock = s.locks.lock("a");
+        let task = tokio::spawn(async move { lock.try_acquire_for(d).await.map(|r| r.map(drop)) });
+        let (took, answer) = lasts(&s.clock, task).await;
+        let e = answer.unwrap_err();
+        assert!(took <= d + Duration::from_millis(1200), "{took:?} for {d:?}");
+        assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, Outcome::Unknown), "{e}");
+        assert!(e.hint().is_some_and(|h| h.contains("background")), "{e:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_timed_acquire_in_line_ends_in_time_when_its_store_stops() {
+    let s = stoppable();
+    let others = Locks::options().ttl(TTL).open(s.memory.client()).unwrap();
+    let holder = others.lock("a").ttl(Duration::from_secs(60)).await.unwrap();
+    let lock = s.locks.lock("a");
+    let d = Duration::from_secs(2);
+    let task = tokio::spawn(async move { lock.try_acquire_for(d).await.map(|r| r.map(drop)) });
+    until("it waits", || s.memory.peek(holder.lock()).unwrap().queue.len() == 1).await;
+    s.stopped.store(true, Ordering::SeqCst);
+    let (took, answer) = lasts(&s.clock, task).await;
+    assert!(took <= d + Duration::from_millis(1200), "{took:?}");
+    assert_eq!(answer.unwrap_err().kind(), Kind::Unreachable);
+    // What it left is taken back as soon as the store answers again.
+    s.stopped.store(false, Ordering::SeqCst);
+    let line = || {
+        s.clock.advance(Duration::from_millis(100));
+        s.memory.peek(holder.lock()).unwrap().queue.is_empty()
+    };
+    until("it is cancelled", line).await;
+}
+
+#[tokio::test]
+async fn closing_ends_in_time_at_a_store_that_says_nothing() {
+    let s = stoppable();
+    let lock = s.locks.lock("a").ttl(Duration::from_secs(100));
+    let guard = lock.await.unwrap();
+    s.stopped.store(true, Ordering::SeqCst);
+    let locks = s.locks.clone();
+    let (took, closed) = lasts(&s.clock, tokio::spawn(async move { locks.close().await })).await;
+    assert!(took <= Duration::from_millis(6500), "{took:?}");
+    assert_eq!(closed.left, 1);
+    assert_eq!(guard.check().unwrap_err().why, Why::Closed);
+}
+
+#[tokio::test]
+async fn closing_waits_for_releases_of_other_tasks() {
+    let s = scene();
+    let guard = s.locks.lock("a").await.unwrap();
+    s.spy.hold_releases.store(true, Ordering::SeqCst);
+    let release = tokio::spawn(guard.release());
+    until("the release is under way", || !s.spy.calls.lock().unwrap().is_empty()).await;
+    let locks = s.locks.clone();
+    let closing = tokio::spawn(async move { locks.close().await });
+    until("it is closing", || s.locks.is_closing()).await;
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(*s.spy.calls.lock().unwrap(), ["release"], "closed beneath a release");
+    }
+    s.spy.hold_releases.store(false, Ordering::SeqCst);
+    s.spy.go.notify_waiters();
+    assert_eq!(release.await.unwrap().unwrap(), Released::Released);
+    assert_eq!(closing.await.unwrap().left, 0);
+    assert_eq!(*s.spy.calls.lock().unwrap(), ["release", "close"]);
+}
+
+#[tokio::test]
+async fn a_force_is_bound_to_the_holders_that_were_seen() {
+    let s = scene();
+    let guard = s.locks.lock("a").await.unwrap();
+    assert_eq!(s.locks.force("a", None, Force::Revoke).await.unwrap(), Forced::Done);
+    assert_eq!(*s.spy.forced.lock().unwrap(), [Some(guard.token())]);
+    let two = std::num::NonZeroU32::new(2).unwrap();
+    let permits = [
+        s.locks.lock("b").permits(two).await.unwrap(),
+        s.locks.lock("b").permits(two).await.unwrap(),
+    ];
+    assert_eq!(s.locks.force("b", None, Force::Now).await.unwrap(), Forced::Done);
+    for permit in &permits {
+        tokio::time::timeout(Duration::from_secs(5), permit.lost()).await.expect("it is told");
+    }
+    assert!(s.spy.forced.lock().unwrap().iter().all(Option::is_some));
+    assert_eq!(s.locks.force("c", None, Force::Now).await.unwrap(), Forced::NoMatch);
+}
