@@ -4,17 +4,19 @@
 //! until the release, and lets the same owner in again without asking the store. When the store says
 //! that connections may have ended, all of them are looked at, and who lost its lock is told at once.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard, Notify};
 
 use crate::busy::Standing;
 use crate::capability::{Capability, Expiry};
-use crate::clock::Clock;
+use crate::clock::{BootInstant, Clock};
 use crate::engine;
 use crate::error::{Error, Kind};
 use crate::ids::{Owner, ReqId};
@@ -29,6 +31,7 @@ use crate::session::{Alive, Locked, SessionStore};
 use crate::simulation::HashMap;
 use crate::teeth::{self, Bug};
 use crate::token::{Token, TokenRange};
+use crate::ttl::Patience;
 
 /// A session store as a [`Backend`].
 pub struct Pinned<S: SessionStore> {
@@ -42,6 +45,9 @@ struct Inner<S: SessionStore> {
     /// One slot per lock and owner that holds or asks for it here.
     slots: Mutex<Slots<S::Conn>>,
     news: UnboundedSender<Event>,
+    /// Counts how often the store said that connections may have ended. A connection that was
+    /// granted before the last of them and kept here after it was missed by the look at all.
+    ends: AtomicU64,
 }
 
 type Slots<C> = HashMap<(FullName, Owner), Arc<Slot<C>>>;
@@ -113,12 +119,14 @@ impl<S: SessionStore> Pinned<S> {
             holds: Mutex::default(),
             slots: Mutex::default(),
             news: news.clone(),
+            ends: AtomicU64::new(0),
         });
         let driver: Weak<Inner<S>> = Arc::downgrade(&inner);
         inner.store.listen(Arc::new(move |wake| match wake {
             Wake::Event(event) => drop(news.send(event)),
             Wake::Everybody => {
                 if let Some(driver) = driver.upgrade() {
+                    driver.ends.fetch_add(1, Ordering::AcqRel);
                     engine::spawn(async move { driver.look_at_all().await });
                 }
             }
@@ -266,35 +274,49 @@ impl<S: SessionStore> Inner<S> {
     async fn acquire_here(&self, ask: &Ask, seen: Watcher<'_>) -> Result<Attempt, Error> {
         let asking = self.ask_slot(ask);
         let slot = &asking.1;
+        let mut ask = Cow::Borrowed(ask);
+        let until = match ask.patience {
+            Patience::For(d) => self.clock().now().plus(d),
+            Patience::Never | Patience::Forever => BootInstant::FAR,
+        };
         loop {
             let granted = slot.granted.notified();
             tokio::pin!(granted);
             granted.as_mut().enable();
-            if let Some(entered) = self.enter_again(slot, ask).await? {
+            if let Some(entered) = self.enter_again(slot, &ask).await? {
                 return Ok(entered);
             }
+            let ends = self.ends.load(Ordering::Acquire);
             let asked = self.capability().moment(self.clock());
             let locked = tokio::select! {
                 biased;
-                () = granted => continue,
-                locked = self.store.lock(ask, seen) => locked?,
+                () = granted => None,
+                locked = self.store.lock(&ask, seen) => Some(locked?),
             };
-            let (conn, sent, tokens, waiters) = match locked {
-                Locked::Busy(standing) => return Ok(Attempt::Busy(standing)),
+            if let Patience::For(_) = ask.patience {
+                // Asked again, it waits for what is left of its patience and no longer.
+                let left = until.since(self.clock().now());
+                ask.to_mut().patience = Patience::at_most(left);
+            }
+            let (mut conn, sent, tokens, waiters) = match locked {
+                None => continue,
+                Some(Locked::Busy(standing)) => return Ok(Attempt::Busy(standing)),
                 // It may have waited for long: its lease counts from the answer it has now.
-                Locked::Held { conn, sent, tokens, waiters } => {
+                Some(Locked::Held { conn, sent, tokens, waiters }) => {
                     (conn, sent.unwrap_or(asked), tokens, waiters)
                 }
             };
-            // No await from here on: a grant that nobody could undo must not exist.
-            match slot.conn.try_lock() {
-                Ok(mut place) if lock(&slot.state).tokens.is_none() => {
-                    *place = Some(conn);
-                    lock(&slot.state).tokens = Some(tokens);
-                }
-                _ => continue,
-            }
+            // Until it has its place, dropping this future drops the connection and frees the lock.
+            let mut place = match self.place_for(slot, &mut conn, ends, ask.ttl).await? {
+                Some(place) => place,
+                None => continue,
+            };
+            // No await from here on: a grant that nobody could undo must not exist. The place is
+            // kept until the request is on the list: whoever entered before could leave as the last.
+            *place = Some(conn);
+            lock(&slot.state).tokens = Some(tokens);
             self.join(slot, ask.req);
+            drop(place);
             slot.granted.notify_waiters();
             let (ttl, margin) = self.lease(ask.ttl);
             return Ok(Attempt::Granted(Grant {
@@ -305,6 +327,35 @@ impl<S: SessionStore> Inner<S> {
                 margin,
                 waiters,
             }));
+        }
+    }
+
+    /// The place of a connection that was just granted; `None` when that has ended meanwhile, or
+    /// another request of the owner holds the lock. Whoever looks at all connections takes their
+    /// places too, so it comes either before this, and is counted in `ends`, or after the
+    /// connection has its place.
+    async fn place_for<'a>(
+        &self,
+        slot: &'a Slot<S::Conn>,
+        conn: &mut S::Conn,
+        mut ends: u64,
+        ttl: Duration,
+    ) -> Result<Option<AsyncMutexGuard<'a, Option<S::Conn>>>, Error> {
+        let place = slot.conn.lock().await;
+        if lock(&slot.state).tokens.is_some() {
+            return Ok(None);
+        }
+        loop {
+            let now = self.ends.load(Ordering::Acquire);
+            if now == ends {
+                return Ok(Some(place));
+            }
+            ends = now;
+            match self.alive(conn, ttl).await {
+                Alive::Yes { .. } => {}
+                Alive::No(_) => return Ok(None),
+                Alive::Unknown(e) => return Err(e),
+            }
         }
     }
 
@@ -375,8 +426,14 @@ impl<S: SessionStore> Backend for Pinned<S> {
 
     fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {
         Box::pin(async move {
-            if let Some((slot, true)) = self.inner.leave(&key.req) {
-                drop(slot.conn.lock().await.take());
+            let held = lock(&self.inner.holds).get(&key.req).cloned();
+            let Some(slot) = held else { return Ok(()) };
+            // Before it leaves: whoever drops this while it waits can still undo it again, and what
+            // is in the place once it has left is its own connection and not its successor's.
+            let mut place = slot.conn.lock().await;
+            if let Some((_, true)) = self.inner.leave(&key.req) {
+                *place = None;
+                drop(place);
                 self.inner.forget_if_unused(&slot);
             }
             Ok(())

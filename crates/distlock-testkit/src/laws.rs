@@ -77,6 +77,8 @@ fn one_process() -> Vec<Law> {
             .when(|t| t.capability.reentry == Reentry::Anywhere),
         law!(reentry::a_waiting_reentry_does_not_deadlock)
             .when(|t| t.capability.reentry != Reentry::None),
+        law!(reentry::two_waiters_of_an_owner_leave_nothing)
+            .when(|t| t.capability.reentry != Reentry::None),
         law!(ticket::detach_and_resume).when(|t| t.capability.detach),
         law!(ticket::a_ticket_of_nothing_is_refused).when(|t| t.capability.detach),
         law!(ticket::detach_is_refused_where_it_cannot_be).when(|t| !t.capability.detach),

@@ -169,10 +169,11 @@ impl<P: Clone> Desk<P> {
             let joined = waiter.state().joined.clone();
             return joined.map_or(Left::Nothing, |(place, _)| Left::Place(place));
         }
-        if let Some(leaving) = tables.leaving.remove(req) {
-            return Left::Leaving(leaving);
-        }
-        let Some(entry) = tables.shares.remove(req) else { return Left::Nothing };
+        // What it shares goes before its own entry: one that entered its owner's hold from the line
+        // has both, and its entry leaves by itself.
+        let Some(entry) = tables.shares.remove(req) else {
+            return tables.leaving.remove(req).map_or(Left::Nothing, Left::Leaving);
+        };
         let Some(hold) = tables.holds.get_mut(&entry) else { return Left::Nothing };
         hold.reqs.retain(|r| r != req);
         if !hold.reqs.is_empty() {

@@ -146,13 +146,17 @@ impl<N: QuorumNode> Inner<N> {
         let slot = self.holds.of_owner(ask, self.moment())?;
         let kept = Box::pin(self.renew_slot(&slot, ask.ttl)).await;
         let Kept::Until { sent, ttl, margin, waiters } = kept else { return None };
+        // The hold may have been given back meanwhile: then this request bids on, and no cancel of
+        // it may be under way.
+        if !self.holds.join(&slot, ask.req) {
+            return None;
+        }
         if asked {
             // It shares the other request's hold: nothing of its own may stay at the nodes.
             self.owe_all(&ask.key(), Ending::Cancel(Round::ALL), ask.ttl);
         }
         let tokens = TokenRange::one(slot.token);
-        let grant = Grant { req: ask.req, tokens, sent, ttl, margin, waiters };
-        self.holds.join(&slot, ask.req).then_some(grant)
+        Some(Grant { req: ask.req, tokens, sent, ttl, margin, waiters })
     }
 
     fn granted(&self, slot: Arc<Slot>, ask: &Ask, waiters: u32) -> Grant {

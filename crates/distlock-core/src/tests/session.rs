@@ -24,6 +24,8 @@ struct Inside {
     last: AtomicU64,
     /// Looking whether a connection lives needs one of these.
     looks: Semaphore,
+    /// Telling that a lock was granted needs one of these.
+    answers: Semaphore,
     ears: std::sync::OnceLock<Ears>,
 }
 
@@ -40,6 +42,7 @@ impl Room {
             door: Mutex::default(),
             last: AtomicU64::new(0),
             looks: Semaphore::new(1),
+            answers: Semaphore::new(1),
             ears: std::sync::OnceLock::new(),
         }))
     }
@@ -72,6 +75,7 @@ impl SessionStore for Room {
         let token = Token::new(self.0.last.fetch_add(1, Ordering::SeqCst) + 1)?;
         let conn = Inmate(inside, dead);
         let sent = Some(self.0.clock.moment());
+        let _answer = self.0.answers.acquire().await;
         Ok(Locked::Held { conn, sent, tokens: TokenRange::one(token), waiters: 0 })
     }
     async fn alive(&self, conn: &mut Inmate) -> Alive {
@@ -126,6 +130,34 @@ async fn a_release_dropped_while_somebody_looks_leaves_nothing_locked() {
     drop(release);
     drop(hang);
     assert_eq!(look.await.len(), 1);
+    gets_free(&locks).await;
+}
+
+/// An undo that was dropped is repeated, and then there must still be something to undo.
+#[tokio::test]
+async fn an_undo_dropped_while_somebody_looks_leaves_nothing_locked() {
+    let (room, locks) = room();
+    let backend = locks.backend().clone();
+    let ask = ask("a");
+    assert!(matches!(backend.acquire(&ask, None).await, Ok(Attempt::Granted(_))));
+    let hang = room.0.looks.acquire().await.unwrap();
+    let (key, due) = (ask.key(), [Due { key: ask.key(), ttl: TTL }]);
+    let mut look = std::pin::pin!(backend.keep(&due));
+    let mut undo = backend.abandon(&key);
+    tokio::select! {
+        biased;
+        _ = &mut look => panic!("it hangs"),
+        _ = &mut undo => panic!("it waits for the look"),
+        () = std::future::ready(()) => {}
+    }
+    drop(undo);
+    drop(hang);
+    assert_eq!(look.await.len(), 1);
+    backend.abandon(&key).await.unwrap();
+    gets_free(&locks).await;
+}
+
+async fn gets_free(locks: &Locks) {
     for _ in 0..5000 {
         if locks.lock("a").try_acquire().await.unwrap().is_ok() {
             return;
@@ -133,6 +165,21 @@ async fn a_release_dropped_while_somebody_looks_leaves_nothing_locked() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     panic!("it is locked for ever");
+}
+
+fn ask(name: &str) -> Ask {
+    Ask {
+        lock: FullName { space: Default::default(), name: crate::Name::new(name).unwrap() },
+        req: crate::ReqId::random(),
+        owner: Owner::new(),
+        mode: crate::Mode::Exclusive,
+        ttl: TTL,
+        patience: Patience::Never,
+        min_hold: Duration::ZERO,
+        lock_delay: Duration::ZERO,
+        label: crate::Label::new("test"),
+        block: std::num::NonZeroU32::MIN,
+    }
 }
 
 #[tokio::test]
@@ -206,4 +253,28 @@ async fn whose_connection_died_is_told_without_a_renewal_and_nobody_else_is() {
     let (one, two) = tokio::time::timeout(Duration::from_secs(30), told).await.expect("told");
     assert_eq!((one.why, two.why), (Why::Disconnected, Why::Disconnected));
     assert!(locks.lock("a").try_acquire().await.unwrap().is_ok());
+}
+
+/// The server grants and then ends the connection, and word of the end comes before the grant: who
+/// is granted then must not hold what is gone, nor wait for word that will not come again.
+#[tokio::test]
+async fn an_end_told_before_the_grant_is_not_forgotten() {
+    let (room, locks) = room();
+    let ears = room.0.ears.get().unwrap();
+    let hang = room.0.answers.acquire().await.unwrap();
+    let mut waits = Box::pin(locks.lock("a").acquire());
+    tokio::select! {
+        biased;
+        _ = &mut waits => panic!("its answer hangs"),
+        () = std::future::ready(()) => {}
+    }
+    let gone = room.0.last.load(Ordering::SeqCst);
+    room.disconnect();
+    ears(Wake::Everybody);
+    // Behind the look in the queue of the library's thread: it is over when this has run.
+    tokio::task::spawn_blocking(|| crate::engine::block_on(async {})).await.unwrap();
+    drop(hang);
+    let guard = tokio::time::timeout(Duration::from_secs(30), waits).await.unwrap().unwrap();
+    assert!(guard.token().get() > gone, "granted by a connection that had ended");
+    assert!(guard.check().is_ok());
 }

@@ -157,3 +157,43 @@ async fn a_revoked_hold_leaves_when_its_holder_knows() {
         }
     }
 }
+
+/// A waiter enters its owner's hold and releases before its own place in line was given up: the
+/// hold it shared is free when its last request is gone, though the session lives on.
+#[tokio::test]
+async fn a_reentry_that_leaves_before_its_own_place_frees_the_hold() {
+    let scene = Scene::new();
+    let (a, b, holder) = (scene.client(), scene.client(), ask());
+    scene.lock(&a, &holder).await;
+    let one = waiting();
+    let two = Ask { owner: one.owner.clone(), ..waiting() };
+    let mut first = scene.stands(&b, &one).await;
+    let mut second = scene.stands(&b, &two).await;
+    let _ = scene.run(a.release(&holder.key(), None)).await.expect("an answer");
+    granted(scene.run(first.as_mut()).await);
+    // Nobody gives up the second's place as long as the library's thread is busy.
+    let busy = library_thread_is_busy();
+    let entered = poll_once(second.as_mut()).await.expect("it enters with the first");
+    granted(entered);
+    for ask in [&one, &two] {
+        let key = ask.key();
+        let released = poll_once(b.release(&key, None).as_mut()).await.expect("no waiting");
+        assert_eq!(released.expect("an answer"), Released::Released);
+    }
+    drop(busy);
+    let start = scene.clock.now();
+    scene.until("the lock is free", || scene.line().is_empty()).await;
+    assert!(scene.clock.now().since(start) < TTL / 5, "left to end with its session");
+}
+
+/// Blocks the library's own thread until the answer is dropped.
+fn library_thread_is_busy() -> std::sync::mpsc::Sender<()> {
+    let (until, dropped) = std::sync::mpsc::channel::<()>();
+    let (runs, started) = std::sync::mpsc::channel();
+    distlock_core::engine::spawn(async move {
+        let _ = runs.send(());
+        let _ = dropped.recv();
+    });
+    started.recv().expect("the library's thread runs");
+    until
+}

@@ -7,6 +7,7 @@ mod dead;
 mod dropped;
 mod healing;
 mod node;
+mod owner;
 mod scene;
 mod time;
 mod undo;

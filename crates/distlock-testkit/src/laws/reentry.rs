@@ -74,3 +74,34 @@ pub async fn a_waiting_reentry_does_not_deadlock(site: &Site) {
     give_back(again).await;
     give_back(soon("the waiter's turn", waiting).await.expect("no panic")).await;
 }
+
+/// Two requests of one owner wait behind a holder, and the first in releases at once: the second
+/// holds what it was granted, by its own place or by the first's hold, and the lock is free after
+/// it. Its client holds another lock all the while, so that nothing ends with a session.
+pub async fn two_waiters_of_an_owner_leave_nothing(site: &Site) {
+    let (a, b, name) = (site.client().await, site.client().await, site.name());
+    let other = b.lock(site.name()).ttl(LONG).await.expect("a grant");
+    for _ in 0..6 {
+        let me = Owner::new();
+        let held = soon("a free lock", a.lock(&name).ttl(LONG).acquire()).await.expect("a grant");
+        let waiter = || {
+            let lock = b.lock(&name).ttl(LONG).owner(&me);
+            task(async move {
+                let guard = lock.await.expect("a grant");
+                guard.check().expect("held when it was granted");
+                give_back(guard).await;
+            })
+        };
+        let waiting = [waiter(), waiter()];
+        if site.capability().order == distlock_core::capability::Order::Fifo {
+            line_of(&a, &name, 2).await;
+        }
+        give_back(held).await;
+        for waiter in waiting {
+            soon("the turn of both", waiter).await.expect("no panic");
+        }
+        all_free(&a, &name).await;
+    }
+    assert!(other.check().is_ok());
+    give_back(other).await;
+}
