@@ -50,7 +50,8 @@ fn start(pid: u32) -> Library {
     Library { pid, handle }
 }
 
-/// Runs a future on the library's own thread.
+/// Runs a future on the library's own thread. Call it with no lock held: in a simulation that thread
+/// may run before this returns.
 ///
 /// # Panics
 /// When the operating system gives no thread or file descriptor for it.

@@ -2,11 +2,12 @@
 //!
 //! 1. Put the request on the list of waiters, so that no wake-up is missed.
 //! 2. Ask. Granted, or busy and no patience: done.
-//! 3. In line: sleep until rung, or, as the head, until the holder's lease could end.
+//! 3. In line: sleep until rung, or, as the head, until the holder's lease could end. Those close
+//!    behind look a little later, one after the other, in case the head is dead as well.
 //! 4. Ask again with the same request: a wake-up is a hint, the answer is the truth.
 //! 5. Patience over: cancel, so that nothing stays in line.
 //!
-//! Waiters of one client share one heartbeat call, on the library's own thread.
+//! Waiters of one client share heartbeat calls, on the library's own thread.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::busy::Standing;
 use crate::capability::Capability;
 use crate::clock::{BootInstant, Clock};
+use crate::doubts::{Doubt, Doubts};
 use crate::engine;
 use crate::error::{Error, Kind};
 use crate::info::{LockInfo, Query};
@@ -30,12 +32,16 @@ use crate::state::Pulse;
 use crate::teeth::{self, Bug};
 use crate::token::{Token, TokenRange};
 use crate::ttl::Patience;
-use crate::waiting::{Entry, Waiting};
+use crate::waiting::{self, Entry, Round, Waiting};
 
 /// A waiter that is silent for longer leaves the line; never longer than its TTL.
 const WAIT_LEASE: Duration = Duration::from_secs(10);
 /// How long after the end of a lease the head asks again.
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
+/// Those behind the head look this much later each, and only so many of them: the first to look finds
+/// a dead head, and the others are told of what comes of that.
+const STAGGER: Duration = Duration::from_millis(50);
+const NEAR: u32 = 8;
 /// A store that keeps no line is asked again within these bounds.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// How long a call to the store may take before it counts as unanswered.
@@ -50,6 +56,7 @@ pub struct Leased<S> {
 struct Inner<S> {
     store: S,
     waiting: Arc<Waiting>,
+    doubts: Doubts,
 }
 
 impl<S: LeaseStore> Leased<S> {
@@ -65,7 +72,8 @@ impl<S: LeaseStore> Leased<S> {
                 let _ = tx.send(event);
             }
         }));
-        Self { inner: Arc::new(Inner { store, waiting }), events: Mutex::new(Some(rx)) }
+        let inner = Arc::new(Inner { store, waiting, doubts: Doubts::default() });
+        Self { inner, events: Mutex::new(Some(rx)) }
     }
 
     /// The store underneath.
@@ -177,20 +185,28 @@ impl<S: LeaseStore> Inner<S> {
                 {
                     seen(&Standing { note: Some(in_trouble(&e)), ..Standing::default() });
                 }
-                let pause = POLL.1.min(entry.wait_lease / 4);
+                let pause = wait.next_try(entry);
                 return Ok(Verdict::Again(self.clock().now().plus(pause)));
             }
             // What an earlier question left open, a later one that did not even leave does not close.
             other => other.map_err(|e| if wait.doubtful { e.unknown() } else { e })?,
         };
         entry.heard_of(sent.boot);
+        wait.tries = 0;
         let (standing, again) = match answer {
             Answer::Granted { tokens, left, waiters } => {
+                if wait.doubtful {
+                    let now = self.clock().now();
+                    let min_until = now.plus(ask.min_hold);
+                    self.doubts.add(ask.req, Doubt { ttl: ask.ttl, min_until, since: now });
+                }
                 return Ok(Verdict::Granted(self.grant(ask, sent, tokens, left, waiters)));
             }
             Answer::Waiting(standing) => {
                 entry.ahead.store(standing.ahead.unwrap_or(u32::MAX), Ordering::Relaxed);
-                self.beat(entry);
+                let look = self.look(self.clock().now(), standing.ahead, standing.left);
+                self.waiting.stands(entry, sent.boot, look);
+                self.beat();
                 let head = standing.ahead == Some(0);
                 let mut again = standing.left.filter(|_| head).map(|left| left + AFTER_EXPIRY);
                 if !self.store.calls_up() {
@@ -249,47 +265,99 @@ impl<S: LeaseStore> Inner<S> {
         Ok(Attempt::Busy(Standing { ahead, ..standing }))
     }
 
-    /// Starts the shared heartbeat unless it beats already, and often enough for this waiter.
-    fn beat(self: &Arc<Self>, entry: &Entry) {
-        if teeth::bites(Bug::NoHeartbeat) || !self.waiting.start_beating(entry.wait_lease) {
+    /// When one close behind the head should look whether the line has come to a halt.
+    fn look(
+        &self,
+        now: BootInstant,
+        ahead: Option<u32>,
+        left: Option<Duration>,
+    ) -> Option<BootInstant> {
+        let ahead = ahead.filter(|n| (1..=NEAR).contains(n) && self.store.calls_up())?;
+        Some(now.plus(left?).plus(AFTER_EXPIRY).plus(STAGGER * ahead))
+    }
+
+    /// Starts the shared heartbeat unless it beats already.
+    fn beat(self: &Arc<Self>) {
+        if teeth::bites(Bug::NoHeartbeat) || !self.waiting.start_beating() {
             return;
         }
         let inner = self.clone();
         engine::spawn(async move {
-            let mut last = inner.clock().now();
-            loop {
-                let pace = inner.waiting.shortest().unwrap_or(WAIT_LEASE) / 3;
+            while !inner.waiting.stop_beating_if_empty() {
+                let Round { due, wake } = inner.waiting.round(inner.clock().now());
+                for call in waiting::calls(due, |e| inner.store.shard(&e.key.lock)) {
+                    let inner = inner.clone();
+                    engine::spawn(async move { inner.beat_once(call).await });
+                }
                 tokio::select! {
                     biased;
-                    () = inner.clock().sleep_until(last.plus(pace)) => {}
-                    () = inner.waiting.hurry.notified() => continue,
+                    () = inner.clock().sleep_until(wake) => {}
+                    () = inner.waiting.hurry.notified() => {}
                 }
-                if inner.waiting.stop_beating_if_empty() {
-                    return;
-                }
-                last = inner.clock().now();
-                inner.beat_once(pace).await;
             }
         });
     }
 
-    async fn beat_once(&self, bound: Duration) {
-        let all = self.waiting.in_line();
-        if all.is_empty() {
-            return;
-        }
+    async fn beat_once(&self, all: Vec<Arc<Entry>>) {
         let sent = self.clock().now();
         let waiting: Vec<_> = all.iter().map(|e| (e.key.clone(), e.wait_lease)).collect();
-        let call = self.clock().timeout(bound.max(POLL.1), self.store.heartbeat(&waiting)).await;
+        let bound = all.iter().map(|e| e.wait_lease / 3).min().unwrap_or_default().max(POLL.1);
+        let call = self.clock().timeout(bound, self.store.heartbeat(&waiting)).await;
         match call {
-            Some(Ok(pulses)) => all.iter().zip(pulses).for_each(|(entry, p)| feel(entry, sent, p)),
-            // No answer: each asks for itself and learns what is wrong.
+            Some(Ok(pulses)) => {
+                all.iter().zip(pulses).for_each(|(entry, pulse)| self.feel(entry, sent, pulse));
+            }
             failed => {
                 let error = failed.map(Result::unwrap_err);
                 tracing::debug!(store = self.store.site(), ?error, "heartbeat failed");
-                all.iter().for_each(|entry| entry.bell.notify_one());
+                let now = self.clock().now();
+                all.iter().for_each(|entry| self.waiting.failed(entry, now));
             }
         }
+    }
+
+    fn feel(&self, entry: &Entry, sent: BootInstant, pulse: Pulse) {
+        let ring = match pulse {
+            Pulse::Turn => true,
+            Pulse::Unknown => {
+                // It asks and joins anew; until it stands in line again there is nothing to beat for.
+                self.waiting.failed(entry, self.clock().now());
+                return entry.bell.notify_one();
+            }
+            Pulse::Queued { ahead, .. } => {
+                let before = entry.ahead.swap(ahead, Ordering::Relaxed);
+                before != ahead && (ahead == 0 || entry.curious)
+            }
+        };
+        let look = match pulse {
+            Pulse::Queued { ahead, left } => self.look(sent, Some(ahead), left),
+            _ => None,
+        };
+        self.waiting.stands(entry, sent, look);
+        if ring {
+            entry.bell.notify_one();
+        }
+    }
+
+    /// Gives a hold back whose request may still arrive: cancelled, it stays given back. What the
+    /// store thinks of it until then is asked by a renewal, because a cancel does not say.
+    async fn release_in_doubt(&self, key: &Key, doubt: Doubt) -> Result<Released, Error> {
+        let released = if self.clock().now() < doubt.min_until {
+            // A cancel would cut its min_hold short. Released first, it is on record as that.
+            self.bounded(self.store.release(key, None)).await?
+        } else {
+            let due = [Due { key: key.clone(), ttl: doubt.ttl }];
+            let renewal = async { Ok(self.store.renew(&due).await.pop()) };
+            match self.bounded(renewal).await? {
+                Some(Renewal::Held { .. }) => Released::Released,
+                Some(Renewal::Lost(_)) => Released::WasLost,
+                Some(Renewal::Unknown(e)) => return Err(e),
+                None => return Err(self.late()),
+            }
+        };
+        self.bounded(self.store.cancel(key)).await?;
+        self.doubts.settle(&key.req);
+        Ok(released)
     }
 }
 
@@ -304,6 +372,8 @@ struct Wait {
     troubled: bool,
     /// How long it last waited to ask a store without a line.
     poll: Option<Duration>,
+    /// How many questions in a row had no answer.
+    tries: u32,
 }
 
 enum Verdict {
@@ -312,6 +382,15 @@ enum Verdict {
 }
 
 impl Wait {
+    /// When to ask again after trouble: less and less often, at a quarter of the wait-lease at the
+    /// latest, and not in step with the others.
+    fn next_try(&mut self, entry: &Entry) -> Duration {
+        let pause = POLL.1 * 2u32.pow(self.tries.min(3));
+        self.tries += 1;
+        let pause = pause.min(entry.wait_lease / 4);
+        pause - entry.jitter(pause)
+    }
+
     /// When to look again in a line that calls nobody up: the head often, whoever is further back
     /// the less often.
     fn next_look(&mut self, ask: &Ask, ahead: Option<u32>) -> Duration {
@@ -327,22 +406,6 @@ impl Wait {
         let poll = self.poll.map_or(POLL.0, |last| (last * 2).min(POLL.1));
         self.poll = Some(poll);
         poll + poll / 4 * u32::from(ask.req.as_bytes()[0]) / 255
-    }
-}
-
-fn feel(entry: &Entry, sent: BootInstant, pulse: Pulse) {
-    if pulse != Pulse::Unknown {
-        entry.heard_of(sent);
-    }
-    let ring = match pulse {
-        Pulse::Turn | Pulse::Unknown => true,
-        Pulse::Queued { ahead, .. } => {
-            let before = entry.ahead.swap(ahead, Ordering::Relaxed);
-            before != ahead && (ahead == 0 || entry.curious)
-        }
-    };
-    if ring {
-        entry.bell.notify_one();
     }
 }
 
@@ -397,7 +460,11 @@ impl<S: LeaseStore> Backend for Leased<S> {
     }
 
     fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {
-        Box::pin(self.inner.bounded(self.inner.store.cancel(key)))
+        Box::pin(async move {
+            self.inner.bounded(self.inner.store.cancel(key)).await?;
+            self.inner.doubts.settle(&key.req);
+            Ok(())
+        })
     }
 
     fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
@@ -424,7 +491,10 @@ impl<S: LeaseStore> Backend for Leased<S> {
         key: &'a Key,
         requeue: Option<&'a Ask>,
     ) -> Fut<'a, Result<Released, Error>> {
-        Box::pin(self.inner.bounded(self.inner.store.release(key, requeue)))
+        match self.inner.doubts.about(&key.req) {
+            Some(doubt) => Box::pin(self.inner.release_in_doubt(key, doubt)),
+            None => Box::pin(self.inner.bounded(self.inner.store.release(key, requeue))),
+        }
     }
 
     fn inspect<'a>(&'a self, query: &'a Query) -> Fut<'a, Result<Vec<LockInfo>, Error>> {

@@ -23,6 +23,7 @@ pub mod busy;
 pub mod capability;
 mod client;
 pub mod clock;
+mod doubts;
 pub mod duration;
 pub mod engine;
 pub mod error;

@@ -4,7 +4,7 @@
 //! lease has ended by itself. However many are dropped at once, a bounded number of calls is under
 //! way at each server of the store.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::clock::{BootInstant, Clock};
 use crate::engine;
 use crate::seam::{Backend, Key};
+use crate::simulation::HashMap;
 use crate::teeth::{self, Bug};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -117,13 +118,16 @@ impl Reaper {
         let mut lanes = self.lanes();
         let lane = lanes.entry(shard).or_default();
         lane.put(now, job);
-        if lane.workers < AT_ONCE {
-            self.hire(lane, shard);
+        let hire = lane.workers < AT_ONCE;
+        lane.workers += usize::from(hire);
+        drop(lanes);
+        if hire {
+            self.hire(shard);
         }
     }
 
-    fn hire(self: &Arc<Self>, lane: &mut Lane, shard: u64) {
-        lane.workers += 1;
+    /// Starts a worker that is counted already.
+    fn hire(self: &Arc<Self>, shard: u64) {
         let worker = Worker { reaper: self.clone(), shard };
         engine::spawn(async move { worker.run().await });
     }
@@ -137,7 +141,8 @@ impl Reaper {
             Some(at) if at <= now => {
                 let Some((_, job)) = lane.queue.pop_first() else { return Next::Nothing };
                 if lane.workers < AT_ONCE && lane.first().is_some_and(|at| at <= now) {
-                    self.hire(lane, shard);
+                    lane.workers += 1;
+                    self.hire(shard);
                 }
                 Next::Try(job)
             }
@@ -231,6 +236,7 @@ impl Worker {
                 Next::Try(job) => self.reaper.attempt(self.shard, job).await,
                 Next::Sleep(at, bell) => {
                     tokio::select! {
+                        biased;
                         () = self.reaper.clock().sleep_until(at) => {}
                         () = bell.notified() => {}
                     }
@@ -251,7 +257,9 @@ impl Drop for Worker {
         let Some(lane) = lanes.get_mut(&self.shard) else { return };
         lane.workers -= 1;
         if lane.workers == 0 && !lane.queue.is_empty() {
-            self.reaper.hire(lane, self.shard);
+            lane.workers = 1;
+            drop(lanes);
+            self.reaper.hire(self.shard);
         } else if lane.workers == 0 {
             lanes.remove(&self.shard);
         }

@@ -60,9 +60,11 @@ macro_rules! as_memory {
 }
 
 mod bounds;
+mod doubt;
 mod edges;
 mod news;
 mod session;
+mod takeover;
 mod wall;
 
 const TTL: Duration = Duration::from_secs(9);

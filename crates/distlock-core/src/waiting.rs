@@ -1,5 +1,10 @@
-//! The waiters of one client: who they are, how they are woken, and their one shared heartbeat.
+//! The waiters of one client: who they are, how they are woken, and when each is to be heard of.
+//!
+//! Waiters share heartbeat calls, but not their times: each is due at a third of its own wait-lease,
+//! and whoever is due soon goes along. Those close behind the head of the line have a time to look
+//! besides, shortly after the holder's lease could end, one after the other.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,15 +16,42 @@ use crate::ids::ReqId;
 use crate::seam::Key;
 use crate::simulation::HashMap;
 
+/// Max waiters in one heartbeat call.
+const CHUNK: usize = 256;
+/// Max waiters that are looked at to fill a call with those who are due soon.
+const LOOK_AHEAD: usize = 4 * CHUNK;
+/// The first wait after a heartbeat without an answer; doubled each time, up to a quarter of the
+/// wait-lease.
+const RETRY: Duration = Duration::from_millis(250);
+
 /// The requests of one client that stand in line.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    entries: Mutex<HashMap<ReqId, Arc<Entry>>>,
+    line: Mutex<Line>,
     beating: AtomicBool,
-    /// The shortest wait-lease the heartbeat knows of, in nanoseconds.
-    shortest: AtomicU64,
-    /// Rung when a shorter one came while the heartbeat slept.
+    /// When the heartbeat looks again, in nanoseconds since boot.
+    wake: AtomicU64,
+    /// Rung when that is too late for somebody.
     pub(crate) hurry: Notify,
+}
+
+#[derive(Default)]
+struct Line {
+    places: HashMap<ReqId, Place>,
+    /// When to look at each place again. Those the store has not heard of are not in it: a store that
+    /// does not know a request yet would say so, and it would ask a second time for nothing.
+    order: BTreeSet<(BootInstant, ReqId)>,
+    /// The longest wait-lease of all that joined since there was none.
+    longest: Duration,
+}
+
+struct Place {
+    entry: Arc<Entry>,
+    at: Option<BootInstant>,
+    beat: BootInstant,
+    look: BootInstant,
+    in_flight: bool,
+    failed: u32,
 }
 
 /// One request in line.
@@ -49,6 +81,18 @@ impl Entry {
         let heard = self.heard.load(Ordering::Acquire);
         heard > 0 && now.since(BootInstant::from_nanos(heard)) < self.wait_lease
     }
+
+    /// Up to a tenth of a duration, differently for each request, so that waiters do not march in
+    /// step.
+    pub(crate) fn jitter(&self, d: Duration) -> Duration {
+        d / 10 * u32::from(self.key.req.as_bytes()[14]) / 255
+    }
+
+    /// A third of its wait-lease, and a little less.
+    fn pace(&self) -> Duration {
+        let third = self.wait_lease / 3;
+        third - self.jitter(third)
+    }
 }
 
 /// Takes its entry off the list when dropped.
@@ -57,9 +101,16 @@ pub(crate) struct Joined {
     pub(crate) entry: Arc<Entry>,
 }
 
+/// What a look at the line found.
+pub(crate) struct Round {
+    /// To be heard of now.
+    pub(crate) due: Vec<Arc<Entry>>,
+    pub(crate) wake: BootInstant,
+}
+
 impl Waiting {
-    fn entries(&self) -> MutexGuard<'_, HashMap<ReqId, Arc<Entry>>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a request on the list, before it is sent: a wake-up may come before its answer.
@@ -67,65 +118,180 @@ impl Waiting {
         let ahead = AtomicU32::new(u32::MAX);
         let (bell, heard) = (Notify::new(), AtomicU64::new(0));
         let entry = Arc::new(Entry { key, wait_lease, bell, curious, ahead, heard });
-        self.entries().insert(entry.key.req, entry.clone());
+        let far = BootInstant::FAR;
+        let place = Place {
+            entry: entry.clone(),
+            at: None,
+            beat: far,
+            look: far,
+            in_flight: false,
+            failed: 0,
+        };
+        let mut line = self.line();
+        line.longest = line.longest.max(wait_lease);
+        line.places.insert(entry.key.req, place);
+        drop(line);
         Joined { waiting: self.clone(), entry }
     }
 
     pub(crate) fn ring(&self, req: &ReqId) {
-        if let Some(entry) = self.entries().get(req) {
-            entry.bell.notify_one();
+        if let Some(place) = self.line().places.get(req) {
+            place.entry.bell.notify_one();
         }
     }
 
     pub(crate) fn ring_all(&self) {
-        self.entries().values().for_each(|e| e.bell.notify_one());
+        self.line().places.values().for_each(|p| p.entry.bell.notify_one());
     }
 
-    /// Those the store has heard of. Whose first question is under way needs no heartbeat: a store
-    /// that does not know it yet would say so, and it would ask a second time for nothing.
-    pub(crate) fn in_line(&self) -> Vec<Arc<Entry>> {
-        let heard = |e: &&Arc<Entry>| e.heard.load(Ordering::Acquire) > 0;
-        self.entries().values().filter(heard).cloned().collect()
+    /// A question that was sent then was answered: it stands in line, and is to be heard of in time.
+    /// `look` is when it should ask by itself, unless it hears something before.
+    pub(crate) fn stands(&self, entry: &Entry, sent: BootInstant, look: Option<BootInstant>) {
+        entry.heard_of(sent);
+        let first = self.line().change(&entry.key.req, |place| {
+            place.failed = 0;
+            place.in_flight = false;
+            place.beat = sent.plus(entry.pace());
+            place.look = look.unwrap_or(BootInstant::FAR);
+        });
+        self.look_at(first);
     }
 
-    /// Whether the caller is to start the heartbeat: true for one at a time. One that beats too
-    /// slowly for this wait-lease is told to hurry.
-    pub(crate) fn start_beating(&self, wait_lease: Duration) -> bool {
-        if !self.beating.swap(true, Ordering::AcqRel) {
-            return true;
+    /// A heartbeat was not answered: it is tried again, less and less often.
+    pub(crate) fn failed(&self, entry: &Entry, now: BootInstant) {
+        let mut ring = false;
+        let first = self.line().change(&entry.key.req, |place| {
+            place.in_flight = false;
+            let wait = RETRY * 2u32.saturating_pow(place.failed.min(16));
+            place.failed = place.failed.saturating_add(1);
+            let wait = wait.min(entry.wait_lease / 4);
+            place.beat = now.plus(wait).plus(entry.jitter(wait) * 5);
+            // Who wants to know of trouble is told of it once; the others ask for themselves when
+            // their place may be gone, and learn what is wrong.
+            let doubtful = !entry.keeps_its_place(now.plus(entry.wait_lease / 3));
+            ring = doubtful || (entry.curious && place.failed == 1);
+        });
+        if ring {
+            entry.bell.notify_one();
         }
-        if nanos(wait_lease) < self.shortest.load(Ordering::Acquire) {
+        self.look_at(first);
+    }
+
+    fn look_at(&self, at: Option<BootInstant>) {
+        if at.is_some_and(|at| at.as_nanos() < self.wake.load(Ordering::Acquire)) {
             self.hurry.notify_one();
         }
-        false
     }
 
-    /// The shortest wait-lease of all who wait now; whoever comes later compares with it.
-    pub(crate) fn shortest(&self) -> Option<Duration> {
-        // Longest of all while it is looked for, so that nobody who comes meanwhile is missed.
-        self.shortest.store(u64::MAX, Ordering::Release);
-        let shortest = self.entries().values().map(|e| e.wait_lease).min();
-        self.shortest.store(shortest.map_or(u64::MAX, nanos), Ordering::Release);
-        shortest
+    /// Whether the caller is to start the heartbeat: true for one at a time.
+    pub(crate) fn start_beating(&self) -> bool {
+        !self.beating.swap(true, Ordering::AcqRel)
     }
 
     /// Ends the heartbeat if nobody waits; false when somebody came meanwhile.
     pub(crate) fn stop_beating_if_empty(&self) -> bool {
-        let entries = self.entries();
-        if entries.is_empty() {
+        let line = self.line();
+        if line.places.is_empty() {
             self.beating.store(false, Ordering::Release);
         }
-        entries.is_empty()
+        line.places.is_empty()
+    }
+
+    /// Rings whoever should look, picks who is due for a heartbeat, and tells when to look again.
+    pub(crate) fn round(&self, now: BootInstant) -> Round {
+        // Rings from here on are kept, so who comes after the look is not slept through.
+        self.wake.store(BootInstant::FAR.as_nanos(), Ordering::Release);
+        let mut line = self.line();
+        let mut due = Vec::new();
+        while let Some(&(at, req)) = line.order.first().filter(|(at, _)| *at <= now) {
+            let known = line.change(&req, |place| {
+                if place.look <= now {
+                    place.look = BootInstant::FAR;
+                    place.entry.bell.notify_one();
+                }
+                due.extend(place.take_if_due(now));
+            });
+            if known.is_none() {
+                line.order.remove(&(at, req));
+            }
+        }
+        if (1..CHUNK).contains(&due.len()) {
+            line.take_along(&mut due, now);
+        }
+        let wake = line.order.first().map_or(BootInstant::FAR, |(at, _)| *at);
+        self.wake.store(wake.as_nanos(), Ordering::Release);
+        Round { due, wake }
     }
 }
 
-fn nanos(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+impl Line {
+    /// Changes a place, and with it when to look at it; tells when that is.
+    fn change(&mut self, req: &ReqId, change: impl FnOnce(&mut Place)) -> Option<BootInstant> {
+        let place = self.places.get_mut(req)?;
+        change(place);
+        let beat = if place.in_flight { BootInstant::FAR } else { place.beat };
+        let at = beat.min(place.look);
+        if place.at != Some(at) {
+            if let Some(old) = place.at.replace(at) {
+                self.order.remove(&(old, *req));
+            }
+            self.order.insert((at, *req));
+        }
+        Some(at)
+    }
+
+    /// Whoever is due soon goes along with who is due now: one call for all.
+    fn take_along(&mut self, due: &mut Vec<Arc<Entry>>, now: BootInstant) {
+        let horizon = (now.plus(self.longest / 6), ReqId::from_bytes([0xff; 16]));
+        let near = self.order.range(..=horizon).take(LOOK_AHEAD).map(|(_, req)| *req);
+        for req in near.collect::<Vec<_>>() {
+            if due.len() >= CHUNK {
+                return;
+            }
+            self.change(&req, |place| {
+                let soon = now.plus(place.entry.wait_lease / 6);
+                // One that was not answered waits for its time.
+                let soon = if place.failed > 0 { now } else { soon };
+                due.extend(place.take_if_due(soon));
+            });
+        }
+    }
+}
+
+impl Place {
+    fn take_if_due(&mut self, by: BootInstant) -> Option<Arc<Entry>> {
+        let due = !self.in_flight && self.beat <= by;
+        self.in_flight |= due;
+        due.then(|| self.entry.clone())
+    }
+}
+
+/// Cuts who is due into heartbeat calls: of one server each, and of a bounded number.
+pub(crate) fn calls(
+    due: Vec<Arc<Entry>>,
+    shard: impl Fn(&Entry) -> u64,
+) -> impl Iterator<Item = Vec<Arc<Entry>>> {
+    let mut by_shard: HashMap<u64, Vec<Vec<Arc<Entry>>>> = HashMap::default();
+    for entry in due {
+        let calls = by_shard.entry(shard(&entry)).or_default();
+        match calls.last_mut() {
+            Some(call) if call.len() < CHUNK => call.push(entry),
+            _ => calls.push(vec![entry]),
+        }
+    }
+    by_shard.into_values().flatten()
 }
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        self.waiting.entries().remove(&self.entry.key.req);
+        let mut line = self.waiting.line();
+        let req = &self.entry.key.req;
+        if let Some(at) = line.places.remove(req).and_then(|place| place.at) {
+            line.order.remove(&(at, *req));
+        }
+        if line.places.is_empty() {
+            line.longest = Duration::ZERO;
+        }
     }
 }
 
@@ -134,14 +300,84 @@ mod tests {
     use super::*;
     use crate::FullName;
 
+    fn join(waiting: &Arc<Waiting>, wait_lease: Duration) -> Joined {
+        let lock = FullName { space: Default::default(), name: "a".parse().unwrap() };
+        waiting.join(Key { lock, req: ReqId::random() }, wait_lease, false)
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(d: Duration) -> BootInstant {
+        BootInstant::from_nanos(1_000_000_000_000).plus(d)
+    }
+
     #[test]
     fn who_has_only_just_asked_is_not_in_line_yet() {
         let waiting = Arc::new(Waiting::default());
-        let lock = FullName { space: Default::default(), name: "a".parse().unwrap() };
-        let key = Key { lock, req: ReqId::random() };
-        let joined = waiting.join(key, Duration::from_secs(1), false);
-        assert!(waiting.in_line().is_empty());
-        joined.entry.heard_of(BootInstant::from_nanos(1));
-        assert_eq!(waiting.in_line().len(), 1);
+        let joined = join(&waiting, SECOND);
+        assert!(waiting.round(at(SECOND)).due.is_empty());
+        waiting.stands(&joined.entry, at(SECOND), None);
+        assert_eq!(waiting.round(at(SECOND * 2)).due.len(), 1);
+    }
+
+    #[test]
+    fn an_impatient_waiter_does_not_pace_the_others() {
+        let waiting = Arc::new(Waiting::default());
+        let (long, short) = (join(&waiting, SECOND * 9), join(&waiting, SECOND * 3 / 10));
+        for joined in [&long, &short] {
+            waiting.stands(&joined.entry, at(Duration::ZERO), None);
+        }
+        let mut beats = [0, 0];
+        let step = Duration::from_millis(10);
+        for n in 1..=900 {
+            let now = at(step * n);
+            for entry in waiting.round(now).due {
+                let i = usize::from(Arc::ptr_eq(&entry, &short.entry));
+                beats[i] += 1;
+                waiting.stands(&entry, now, None);
+            }
+        }
+        assert!((3..=7).contains(&beats[0]), "{beats:?}");
+        assert!(beats[1] >= 80, "{beats:?}");
+    }
+
+    #[test]
+    fn a_heartbeat_that_fails_is_tried_again_less_and_less_often_and_rings_few() {
+        let waiting = Arc::new(Waiting::default());
+        let all: Vec<_> = (0..100).map(|_| join(&waiting, SECOND * 9)).collect();
+        for joined in &all {
+            waiting.stands(&joined.entry, at(Duration::ZERO), None);
+        }
+        let (mut tries, step) = (Vec::new(), Duration::from_millis(10));
+        let rung = |joined: &Joined| {
+            let mut notified = std::pin::pin!(joined.entry.bell.notified());
+            notified.as_mut().enable()
+        };
+        for n in 1..=900 {
+            let now = at(step * n);
+            for entry in waiting.round(now).due {
+                tries.push(now);
+                waiting.failed(&entry, now);
+            }
+            if n == 550 {
+                assert!(!all.iter().any(rung), "their places are kept");
+            }
+        }
+        assert!(tries.len() <= 100 * 8, "{} tries", tries.len());
+        let second_round: std::collections::BTreeSet<_> = tries[100..200].iter().collect();
+        assert!(second_round.len() > 5, "all in step");
+        assert!(all.iter().all(rung), "their places may be gone: they ask");
+    }
+
+    #[test]
+    fn calls_are_of_one_server_and_of_a_bounded_number() {
+        let waiting = Arc::new(Waiting::default());
+        let all: Vec<_> = (0..1000).map(|_| join(&waiting, SECOND).entry.clone()).collect();
+        let shard = |e: &Entry| u64::from(e.key.req.as_bytes()[0] % 2);
+        let calls: Vec<_> = calls(all, shard).collect();
+        assert_eq!(calls.iter().map(Vec::len).sum::<usize>(), 1000);
+        for call in calls {
+            assert!(call.len() <= CHUNK && call.iter().all(|e| shard(e) == shard(&call[0])));
+        }
     }
 }
