@@ -281,3 +281,62 @@ impl Entry {
         if self.stage == Stage::Idle { self.next.min(end) } else { end }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::observe::Observer;
+    use crate::seam::{Grant, Key};
+    use crate::token::{Token, TokenRange};
+    use crate::{FullName, Name, Namespace};
+
+    fn hold(clock: &Clock, ttl: Duration) -> Arc<Hold> {
+        let lock = FullName { space: Namespace::default(), name: Name::new("a").unwrap() };
+        let key = Key { lock, req: ReqId::random() };
+        let (sent, margin) = (clock.moment(), Duration::ZERO);
+        let tokens = TokenRange::one(Token::MIN);
+        let grant = Grant { req: key.req, tokens, sent, ttl, margin, waiters: 0 };
+        Arc::new(Hold::new(key, &grant, ttl, None, clock.clone(), Observer::new("memory", false)))
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_most_urgent_go_first_and_few_calls_are_under_way() {
+        let (clock, mut agenda) = (Clock::held(), Agenda::default());
+        let due = clock.now().plus(SECOND);
+        for i in 0..3000 {
+            let ttl = SECOND * 60 + Duration::from_millis(i);
+            agenda.add(hold(&clock, ttl), 0, due, true, clock.moment());
+        }
+        clock.advance(SECOND);
+        let calls = agenda.plan(clock.moment()).calls;
+        assert_eq!(calls.iter().map(|c| c.holds.len()).collect::<Vec<_>>(), [CHUNK; UNDER_WAY]);
+        let latest = calls.iter().flat_map(|c| &c.holds).map(|(h, _)| h.ttl).max().unwrap();
+        assert!(latest < SECOND * 60 + Duration::from_millis((CHUNK * UNDER_WAY) as u64));
+        // One that is more urgent than all who wait for a call gets the next one.
+        let urgent = hold(&clock, SECOND);
+        agenda.add(urgent.clone(), 0, clock.now(), true, clock.moment());
+        assert!(agenda.plan(clock.moment()).calls.is_empty(), "all calls are under way");
+        agenda.call_ended(0);
+        let next = agenda.plan(clock.moment()).calls;
+        assert!(next.len() == 1 && Arc::ptr_eq(&next[0].holds[0].0, &urgent));
+        assert_eq!(next[0].holds.len(), 1, "its patience is not that of the others");
+    }
+
+    #[test]
+    fn a_step_of_the_wall_is_seen_by_all() {
+        let (clock, mut agenda) = (Clock::held(), Agenda::default());
+        for _ in 0..10 {
+            agenda.add(hold(&clock, SECOND * 60), 0, BootInstant::FAR, false, clock.moment());
+        }
+        let plan = agenda.plan(clock.moment());
+        assert_eq!(plan.wake, clock.now().plus(SECOND * 60));
+        clock.step_wall(30);
+        let plan = agenda.plan(clock.moment());
+        assert!(plan.ended.is_empty() && plan.wake == clock.now().plus(SECOND * 30));
+        clock.step_wall(30);
+        assert_eq!(agenda.plan(clock.moment()).ended.len(), 10);
+    }
+}

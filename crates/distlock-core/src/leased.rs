@@ -385,7 +385,7 @@ impl Wait {
     /// When to ask again after trouble: less and less often, at a quarter of the wait-lease at the
     /// latest, and not in step with the others.
     fn next_try(&mut self, entry: &Entry) -> Duration {
-        let pause = POLL.1 * 2u32.pow(self.tries.min(3));
+        let pause = POLL.1 * 2u32.pow(self.tries.min(2));
         self.tries += 1;
         let pause = pause.min(entry.wait_lease / 4);
         pause - entry.jitter(pause)

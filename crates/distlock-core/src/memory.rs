@@ -152,6 +152,12 @@ impl Memory {
     }
 
     fn step(&self, lock: &FullName, op: &Op) -> Reply {
+        let step = self.with(lock, |state, now| state.step(op, now, &self.shared.rules));
+        self.deliver(lock, step.effects);
+        step.reply
+    }
+
+    fn with<T>(&self, lock: &FullName, change: impl FnOnce(&mut LockState, Now) -> T) -> T {
         let mut table = self.table();
         let now = self.now();
         table.moves += 1;
@@ -163,10 +169,7 @@ impl Memory {
             Some(state) => state,
             None => table.locks.entry(lock.clone()).or_insert_with(|| LockState::above(floor)),
         };
-        let step = state.step(op, now, &self.shared.rules);
-        drop(table);
-        self.deliver(lock, step.effects);
-        step.reply
+        change(state, now)
     }
 
     fn deliver(&self, lock: &FullName, effects: Effects) {
@@ -239,10 +242,19 @@ impl LeaseStore for Memory {
     }
 
     async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        let beat = |(key, wait): &(Key, Duration)| {
-            answer::pulsed(self.step(&key.lock, &Op::Heartbeat { req: key.req, wait: *wait }))
-        };
-        waiting.iter().map(beat).collect()
+        let mut by_lock: BTreeMap<&FullName, Vec<usize>> = BTreeMap::new();
+        for (i, (key, _)) in waiting.iter().enumerate() {
+            by_lock.entry(&key.lock).or_default().push(i);
+        }
+        let mut pulses = vec![Pulse::Unknown; waiting.len()];
+        for (lock, asked) in by_lock {
+            let beats: Vec<_> = asked.iter().map(|i| (waiting[*i].0.req, waiting[*i].1)).collect();
+            let beat = |state: &mut LockState, now| state.beat(&beats, now, &self.shared.rules);
+            let (answers, effects) = self.with(lock, beat);
+            self.deliver(lock, effects);
+            asked.into_iter().zip(answers).for_each(|(i, pulse)| pulses[i] = pulse);
+        }
+        Ok(pulses)
     }
 
     async fn renew(&self, due: &[Due]) -> Vec<Renewal> {

@@ -62,6 +62,7 @@ macro_rules! as_memory {
 mod bounds;
 mod doubt;
 mod edges;
+mod many;
 mod news;
 mod session;
 mod takeover;
@@ -89,6 +90,12 @@ pub(crate) struct Spy {
     lost_first: AtomicBool,
     /// Releases wait here while set, before the store has heard of them.
     hold_releases: AtomicBool,
+    /// How many renewal calls from now on never end.
+    hang: AtomicUsize,
+    /// Locks are spread over so many servers by the last letter of their names.
+    servers: AtomicUsize,
+    /// Renewals at the first server never end while set.
+    first_server_hangs: AtomicBool,
     /// The tokens that were forced.
     forced: Mutex<Vec<Option<Token>>>,
 }
@@ -127,6 +134,9 @@ impl Spy {
             heard: Mutex::new(Some(heard)),
             lost_first: AtomicBool::new(false),
             hold_releases: AtomicBool::new(false),
+            hang: AtomicUsize::new(0),
+            servers: AtomicUsize::new(1),
+            first_server_hangs: AtomicBool::new(false),
             forced: Mutex::default(),
             inner,
             promises,
@@ -173,6 +183,13 @@ impl Backend for Arc<Spy> {
     fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
         Box::pin(async move {
             self.batches.lock().unwrap().push(due.len());
+            let shards: Vec<_> = due.iter().map(|d| self.shard(&d.key.lock)).collect();
+            assert!(shards.iter().all(|s| *s == shards[0]), "one call to several servers");
+            let first = self.first_server_hangs.load(Ordering::SeqCst) && shards[0] == 0;
+            let take = |n: usize| n.checked_sub(1);
+            if first || self.hang.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+                std::future::pending::<()>().await;
+            }
             let kept = self.inner.keep(due).await;
             while self.hold_replies.load(Ordering::SeqCst) {
                 self.go.notified().await;
@@ -217,7 +234,9 @@ impl Backend for Arc<Spy> {
         self.inner.proof(key)
     }
     fn shard(&self, lock: &FullName) -> u64 {
-        self.inner.shard(lock)
+        let servers = self.servers.load(Ordering::SeqCst) as u64;
+        let last = lock.name.as_str().bytes().last().unwrap_or_default();
+        self.inner.shard(lock) + u64::from(last) % servers
     }
     fn events(&self) -> Option<UnboundedReceiver<Event>> {
         self.heard.lock().unwrap().take()

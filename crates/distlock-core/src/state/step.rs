@@ -6,6 +6,7 @@
 //! 3. the head of the line is promoted while it is compatible with every holder;
 //! 4. then the operation itself.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -67,20 +68,64 @@ impl LockState {
         self.spent.retain(|s| s.until > now);
     }
 
+    /// A waiter that speaks up is alive, and reachable where it speaks from. A heartbeat comes from
+    /// where its waiter last asked.
     fn hear(&mut self, op: &Op, now: Micros) {
-        let (req, wait) = match op {
-            Op::Acquire { claim, wait: Some(wait) } => (&claim.req, wait),
-            Op::Heartbeat { req, wait } => (req, wait),
+        let (req, wait, via) = match op {
+            Op::Acquire { claim, wait: Some(wait) } => (&claim.req, wait, Some(&claim.via)),
+            Op::Heartbeat { req, wait } => (req, wait, None),
             _ => return,
         };
-        if let Some(w) = self.queue.iter_mut().find(|w| w.claim.req == *req) {
-            w.deadline = w.deadline.max(now.plus(*wait));
-            w.deaf = false;
+        let heard = if let Some(w) = self.queue.iter_mut().find(|w| w.claim.req == *req) {
+            w.heard_of(now.plus(*wait));
+            &mut w.claim
         } else if let Some(i) = self.hold_of(req)
             && let Phase::Claimed { deadline, .. } = &mut self.holds[i].phase
         {
             *deadline = (*deadline).max(now.plus(*wait));
+            &mut self.holds[i].claim
+        } else {
+            return;
+        };
+        if let Some(via) = via.filter(|via| **via != heard.via) {
+            heard.via.clone_from(via);
         }
+    }
+
+    /// Hears of many waiters at one moment: what a heartbeat for each would do, in one pass over the
+    /// line. All are heard of before anybody is promoted. Answers in the order of the questions.
+    pub fn beat(
+        &mut self,
+        waiting: &[(ReqId, Duration)],
+        now: Now,
+        rules: &Rules,
+    ) -> (Vec<Pulse>, Effects) {
+        let mut effects = Effects::default();
+        self.drop_ended(now.lease);
+        let waits: HashMap<_, _> = waiting.iter().copied().collect();
+        for w in &mut self.queue {
+            if let Some(wait) = waits.get(&w.claim.req) {
+                w.heard_of(now.lease.plus(*wait));
+            }
+        }
+        for h in &mut self.holds {
+            if let (Phase::Claimed { deadline, .. }, Some(wait)) =
+                (&mut h.phase, waits.get(&h.claim.req))
+            {
+                *deadline = (*deadline).max(now.lease.plus(*wait));
+            }
+        }
+        self.promote(now, rules, &mut effects);
+        let places: HashMap<_, _> =
+            self.queue.iter().enumerate().map(|(i, w)| (w.claim.req, (i, w.claim.mode))).collect();
+        let pulse = |(req, _): &(ReqId, Duration)| match places.get(req) {
+            Some((place, mode)) => Pulse::Queued {
+                ahead: u32::try_from(*place).unwrap_or(u32::MAX),
+                left: self.ends(*mode, now.lease),
+            },
+            None => self.pulse_of_hold(req).unwrap_or(Pulse::Unknown),
+        };
+        (waiting.iter().map(pulse).collect(), effects)
     }
 
     /// Grants the head while it fits, as a claim that its waiter must confirm. A waiter whose owner
@@ -250,14 +295,24 @@ impl LockState {
         (mine != claim.mode).then_some(Refusal::ModeDiffers(mine))
     }
 
+    /// What a heartbeat finds of a request that is not in line any more.
+    fn pulse_of_hold(&self, req: &ReqId) -> Option<Pulse> {
+        Some(match self.holds[self.hold_of(req)?].phase {
+            Phase::Claimed { .. } | Phase::Held => Pulse::Turn,
+            Phase::Lingering | Phase::Revoked => Pulse::Unknown,
+        })
+    }
+
     fn pulse(&self, req: &ReqId, now: Micros) -> Pulse {
-        if let Some(w) = self.queue.iter().find(|w| w.claim.req == *req) {
-            let left = self.left(w.claim.mode, now).left;
-            return Pulse::Queued { ahead: self.ahead(req), left };
+        if let Some(pulse) = self.pulse_of_hold(req) {
+            return pulse;
         }
-        match self.hold_of(req).map(|i| self.holds[i].phase) {
-            Some(Phase::Claimed { .. } | Phase::Held) => Pulse::Turn,
-            _ => Pulse::Unknown,
+        match self.queue.iter().position(|w| w.claim.req == *req) {
+            Some(place) => Pulse::Queued {
+                ahead: u32::try_from(place).unwrap_or(u32::MAX),
+                left: self.ends(self.queue[place].claim.mode, now),
+            },
+            None => Pulse::Unknown,
         }
     }
 
@@ -446,19 +501,31 @@ impl LockState {
 
     /// Who is in the way, and when time alone could change that.
     fn left(&self, mode: Mode, now: Micros) -> Left {
+        Left { holder: self.holder(now), left: self.ends(mode, now) }
+    }
+
+    /// When time alone could change something for a mode.
+    fn ends(&self, mode: Mode, now: Micros) -> Option<Duration> {
         let ends = self.holds.iter().map(|h| h.expires);
         let end = match mode {
             Mode::Permit(_) => ends.min(),
             Mode::Exclusive | Mode::Shared => ends.max(),
         };
         let end = end.into_iter().chain((self.delay_until > now).then_some(self.delay_until)).max();
-        Left { holder: self.holder(now), left: end.map(|e| e.since(now)) }
+        end.map(|e| e.since(now))
     }
 
     /// The holder to name to others: the longest-standing hold.
     fn holder(&self, now: Micros) -> Option<Holder> {
         let hold = self.holds.first()?;
         Some(hold.seen_by_others(now))
+    }
+}
+
+impl Waiter {
+    fn heard_of(&mut self, deadline: Micros) {
+        self.deadline = self.deadline.max(deadline);
+        self.deaf = false;
     }
 }
 

@@ -1,7 +1,7 @@
 //! The line: first come, first served, and what happens to those who fall silent.
 
 use distlock_core::Mode;
-use distlock_core::state::{Pulse, Reply};
+use distlock_core::state::{Claim, Pulse, Reply};
 
 use crate::desk::{Desk, busy, claim, mode, ms, s, waiting};
 
@@ -178,4 +178,20 @@ fn a_withdrawn_waiter_whose_time_is_over_has_no_place_to_keep() {
     d.pass(ms(9_500)).release(1);
     d.pass(ms(500)).withdraw(2, false);
     assert!(d.line().is_empty());
+}
+
+#[test]
+fn a_waiter_is_told_where_it_last_asked_from() {
+    let via = |n: u8, via: &str| Claim { via: via.to_owned(), ..claim(n, &format!("w{n}")) };
+    let mut d = Desk::default();
+    d.take(&claim(1, "a"));
+    waiting(d.ask(&via(2, "old")));
+    waiting(d.ask(&via(3, "third")));
+    waiting(d.ask(&via(2, "new")));
+    d.release(1);
+    let told = |d: &Desk| d.effects.turns.iter().map(|(_, via)| via.clone()).collect::<Vec<_>>();
+    assert_eq!(told(&d), ["new"]);
+    // Nor does one that was promoted and asks from elsewhere lose its address: put back in line, it
+    // is told there.
+    assert_eq!(d.state.holds[0].claim.via, "new");
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use distlock_core::seam::Force;
-use distlock_core::state::{Claim, End, LockState, Micros, Now, Op, Rules};
-use distlock_core::{FullName, Mode, Name, Namespace, Token};
+use distlock_core::state::{Claim, End, LockState, Micros, Now, Op, Reply, Rules};
+use distlock_core::{FullName, Mode, Name, Namespace, ReqId, Token};
 use proptest::prelude::*;
 
 use crate::desk::{claim, ms, nz, req, s};
@@ -185,6 +185,38 @@ proptest! {
                     || settled.holds.iter().any(|h| h.claim.req == waiter.req);
                 prop_assert!(known, "{:?} is shown and not there", waiter.req);
             }
+        }
+    }
+
+    #[test]
+    fn to_hear_of_many_is_to_hear_of_each(wishes in wishes(), lines in lines()) {
+        let mut tale = Tale::new(wishes, Rules::default());
+        let all: Vec<_> = (0..REQUESTS).map(|n| (req(n), s(2))).collect();
+        for line in lines {
+            if let Some(op) = tale.op(line) {
+                tale.state.step(&op, tale.now, &tale.rules);
+            }
+            let each = |state: &mut LockState, (req, wait): &(ReqId, Duration)| {
+                let step = state.step(&Op::Heartbeat { req: *req, wait: *wait }, tale.now, &tale.rules);
+                (step.reply, step.effects)
+            };
+            let one = &all[0];
+            let (mut alone, mut batch) = (tale.state.clone(), tale.state.clone());
+            let (pulses, effects) = batch.beat(std::slice::from_ref(one), tale.now, &tale.rules);
+            prop_assert_eq!(each(&mut alone, one), (Reply::Pulse(pulses[0]), effects));
+            prop_assert_eq!(&alone, &batch);
+            // Who was passed over and is heard of may be promoted before another is: who is heard of
+            // first matters only then.
+            let mut settled = tale.state.clone();
+            settled.step(&Op::Settle, tale.now, &tale.rules);
+            if settled.queue.iter().any(|w| w.deaf) {
+                continue;
+            }
+            let (mut alone, mut batch) = (settled.clone(), settled);
+            let (pulses, _) = batch.beat(&all, tale.now, &tale.rules);
+            let replies: Vec<_> = all.iter().map(|one| each(&mut alone, one).0).collect();
+            prop_assert_eq!(replies, pulses.into_iter().map(Reply::Pulse).collect::<Vec<_>>());
+            prop_assert_eq!(alone, batch);
         }
     }
 
