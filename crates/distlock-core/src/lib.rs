@@ -16,6 +16,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("distlock runs on Linux: its deadlines need CLOCK_BOOTTIME and timerfd");
 
+mod abreast;
 mod agenda;
 mod asking;
 pub mod blocking;
@@ -28,6 +29,7 @@ pub mod duration;
 pub mod engine;
 pub mod error;
 pub mod fault;
+mod fellows;
 mod guard;
 mod hold;
 pub mod host;

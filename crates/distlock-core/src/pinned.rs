@@ -5,15 +5,14 @@
 //! that connections may have ended, all of them are looked at, and who lost its lock is told at once.
 
 use std::borrow::Cow;
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard, Notify};
 
+use crate::abreast::abreast;
 use crate::busy::Standing;
 use crate::capability::{Capability, Expiry};
 use crate::clock::{BootInstant, Clock};
@@ -77,25 +76,6 @@ const LOOK: Duration = Duration::from_secs(5);
 /// How many connections are looked after side by side.
 const ABREAST: usize = 64;
 
-/// Awaits all of them side by side.
-async fn all<F: Future>(work: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut work: Vec<_> = work.map(|f| (Some(Box::pin(f)), None)).collect();
-    poll_fn(|cx| {
-        let mut open = false;
-        for (call, answer) in &mut work {
-            if let Some(f) = call {
-                match f.as_mut().poll(cx) {
-                    Poll::Ready(value) => (*call, *answer) = (None, Some(value)),
-                    Poll::Pending => open = true,
-                }
-            }
-        }
-        if open { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    work.into_iter().filter_map(|(_, answer)| answer).collect()
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -154,9 +134,7 @@ impl<S: SessionStore> Inner<S> {
     /// some of it may be meant to run out.
     async fn look_at_all(&self) {
         let held: Vec<_> = lock(&self.slots).values().cloned().collect();
-        for some in held.chunks(ABREAST) {
-            all(some.iter().map(|slot| self.look_at(slot))).await;
-        }
+        abreast(ABREAST, held.iter().map(|slot| self.look_at(slot)).collect()).await;
     }
 
     async fn look_at(&self, slot: &Arc<Slot<S::Conn>>) {
@@ -443,13 +421,7 @@ impl<S: SessionStore> Backend for Pinned<S> {
     fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
         // Side by side: one connection that hangs must not take the others' time. Not all of many
         // at once, because each answer makes all of them look up.
-        Box::pin(async move {
-            let mut kept = Vec::with_capacity(due.len());
-            for some in due.chunks(ABREAST) {
-                kept.extend(all(some.iter().map(|d| self.inner.keep_one(d))).await);
-            }
-            kept
-        })
+        Box::pin(abreast(ABREAST, due.iter().map(|d| self.inner.keep_one(d)).collect()))
     }
 
     fn release<'a>(

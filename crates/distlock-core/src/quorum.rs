@@ -88,6 +88,8 @@ struct Inner<N> {
     /// In microseconds.
     per_node: AtomicU64,
     drift: drift::Drift,
+    /// The last round that was numbered here.
+    rounds: AtomicU64,
     bells: bells::Bells,
     holds: holds::Holds,
 }
@@ -146,6 +148,7 @@ impl<N: QuorumNode> Quorum<N> {
             ordered,
             per_node: AtomicU64::new(PER_NODE),
             drift: drift::Drift::new(size),
+            rounds: AtomicU64::new(0),
             bells: bells::Bells::default(),
             holds: holds::Holds::default(),
         });

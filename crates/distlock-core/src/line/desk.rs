@@ -10,6 +10,7 @@ use super::hold::{Cause, Hold, Leaving, Left, Waits};
 use super::store::{Keeping, Lease};
 use crate::clock::BootInstant;
 use crate::error::{Error, Kind};
+use crate::fellows::Fellows;
 use crate::ids::{Owner, ReqId};
 use crate::lost::Why;
 use crate::moment::Moment;
@@ -49,11 +50,15 @@ pub(super) struct Desk<P> {
 
 struct Tables<P> {
     waiting: HashMap<ReqId, Arc<Waiter<P>>>,
+    /// Those who wait, by lock and owner.
+    fellows: Fellows<Waiter<P>>,
     /// By the request the store knows them by.
     holds: HashMap<ReqId, Hold<P>>,
     /// Which hold a request shares.
     shares: HashMap<ReqId, ReqId>,
-    by_owner: HashMap<(FullName, Owner), ReqId>,
+    /// What an owner holds of a lock, the newest last. More than one when several shared requests
+    /// were under way at once.
+    by_owner: HashMap<(FullName, Owner), Vec<ReqId>>,
     leaving: HashMap<ReqId, Leaving<P>>,
     tended: bool,
 }
@@ -74,6 +79,7 @@ impl<P> Default for Desk<P> {
     fn default() -> Self {
         let tables = Tables {
             waiting: HashMap::default(),
+            fellows: Fellows::default(),
             holds: HashMap::default(),
             shares: HashMap::default(),
             by_owner: HashMap::default(),
@@ -104,11 +110,12 @@ impl<P: Clone> Desk<P> {
         if tables.by_owner.is_empty() {
             return Ok(None);
         }
-        let entry = tables.by_owner.get(&(ask.lock.clone(), ask.owner.clone()));
-        let Some(hold) = entry.and_then(|e| tables.holds.get_mut(e)) else { return Ok(None) };
-        if !hold.sound(now) {
+        let entries = tables.by_owner.get(&(ask.lock.clone(), ask.owner.clone()));
+        let sound = |e: &&ReqId| tables.holds.get(*e).is_some_and(|h| h.sound(now));
+        let entry = entries.into_iter().flatten().rev().find(sound);
+        let Some(hold) = entry.copied().and_then(|e| tables.holds.get_mut(&e)) else {
             return Ok(None);
-        }
+        };
         if hold.mode != ask.mode {
             let mode = hold.mode;
             return Err(Error::new(Kind::Usage, format!("this owner holds the lock as {mode}"))
@@ -129,9 +136,11 @@ impl<P: Clone> Desk<P> {
             state: Mutex::default(),
         });
         let mut tables = self.tables();
-        if tables.leaving.get(&ask.req).is_some_and(|l| l.cause == Cause::Orphan) {
+        let orphan = |l: &Leaving<P>| l.cause == Cause::Orphan && !l.under_way;
+        if tables.leaving.get(&ask.req).is_some_and(orphan) {
             tables.leaving.remove(&ask.req);
         }
+        tables.fellows.add(&ask.lock, &ask.owner, ask.req, waiter.clone());
         tables.waiting.insert(ask.req, waiter.clone());
         waiter
     }
@@ -141,7 +150,7 @@ impl<P: Clone> Desk<P> {
         let mut tables = self.tables();
         let there = tables.waiting.get(&waiter.key.req).is_some_and(|w| Arc::ptr_eq(w, waiter));
         if there {
-            tables.waiting.remove(&waiter.key.req);
+            tables.unstand(&waiter.key.req);
         }
         there
     }
@@ -149,13 +158,10 @@ impl<P: Clone> Desk<P> {
     /// A waiter holds from now on; its owner's other requests may enter.
     pub(super) fn hold(&self, hold: Hold<P>) {
         let mut tables = self.tables();
-        tables.waiting.remove(&hold.key.req);
-        for w in tables.waiting.values() {
-            if w.owner == hold.owner && w.key.lock == hold.key.lock {
-                w.bell.notify_one();
-            }
-        }
-        tables.by_owner.insert((hold.key.lock.clone(), hold.owner.clone()), hold.key.req);
+        tables.unstand(&hold.key.req);
+        tables.fellows.of(&hold.key.lock, &hold.owner).for_each(|w| w.bell.notify_one());
+        let owner = (hold.key.lock.clone(), hold.owner.clone());
+        tables.by_owner.entry(owner).or_default().push(hold.key.req);
         for req in &hold.reqs {
             tables.shares.insert(*req, hold.key.req);
         }
@@ -163,16 +169,21 @@ impl<P: Clone> Desk<P> {
     }
 
     /// A request leaves whatever it has.
-    pub(super) fn leave(&self, req: &ReqId) -> Left<P> {
+    pub(super) fn leave(&self, req: &ReqId, now: Moment) -> Left<P> {
         let mut tables = self.tables();
-        if let Some(waiter) = tables.waiting.remove(req) {
+        if let Some(waiter) = tables.unstand(req) {
             let joined = waiter.state().joined.clone();
-            return joined.map_or(Left::Nothing, |(place, _)| Left::Place(place));
+            let key = waiter.key.clone();
+            return Left::Leaving(Leaving::unjoined(key, joined, waiter.ttl, now));
         }
         // What it shares goes before its own entry: one that entered its owner's hold from the line
         // has both, and its entry leaves by itself.
         let Some(entry) = tables.shares.remove(req) else {
-            return tables.leaving.remove(req).map_or(Left::Nothing, Left::Leaving);
+            let Some(leaving) = tables.leaving.get(req).cloned() else { return Left::Nothing };
+            if !leaving.under_way {
+                tables.leaving.remove(req);
+            }
+            return Left::Leaving(leaving);
         };
         let Some(hold) = tables.holds.get_mut(&entry) else { return Left::Nothing };
         hold.reqs.retain(|r| r != req);
@@ -187,9 +198,17 @@ impl<P: Clone> Desk<P> {
         self.tables().strike(entry)
     }
 
-    /// An entry is to leave later.
+    /// An entry is to leave later, unless somebody sees to that already.
     pub(super) fn leave_later(&self, leaving: Leaving<P>) {
-        self.tables().leaving.insert(leaving.key.req, leaving);
+        let mut tables = self.tables();
+        if !tables.leaving.get(&leaving.key.req).is_some_and(|l| l.under_way) {
+            tables.leaving.insert(leaving.key.req, leaving);
+        }
+    }
+
+    /// Whether an entry is still to leave.
+    pub(super) fn is_leaving(&self, entry: &ReqId) -> bool {
+        self.tables().leaving.contains_key(entry)
     }
 
     /// An entry need not leave any more.
@@ -246,7 +265,7 @@ impl<P: Clone> Desk<P> {
             let key = w.key.clone();
             Some((Some(w.clone()), Keeping { key, place, ttl: lease.ttl, held: false }))
         });
-        let lingering = tables.leaving.values().filter(|l| l.cause == Cause::Lingering);
+        let lingering = tables.leaving.values().filter(|l| l.lingers());
         let lingering = lingering.filter_map(|l| {
             let (key, place) = (l.key.clone(), l.place.clone()?);
             Some((None, Keeping { key, place, ttl: l.lease.ttl, held: false }))
@@ -269,16 +288,19 @@ impl<P: Clone> Desk<P> {
     /// What the steward has to do; `None` when there is nothing, and it ends.
     pub(super) fn plan(&self, beaten: BootInstant, now: BootInstant) -> Option<Plan<P>> {
         let mut tables = self.tables();
-        let ripe = |l: &Leaving<P>| l.at <= now;
-        let reqs: Vec<_> =
-            tables.leaving.iter().filter(|(_, l)| ripe(l)).map(|(r, _)| *r).collect();
-        let due: Vec<_> = reqs.iter().filter_map(|r| tables.leaving.remove(r)).collect();
+        // They stay on the list while they are seen out, so that word of their end stops that.
+        let mut due = Vec::new();
+        for l in tables.leaving.values_mut().filter(|l| l.at <= now && !l.under_way) {
+            l.under_way = true;
+            due.push(l.clone());
+        }
         let waiting =
             tables.waiting.values().filter_map(|w| w.state().joined.as_ref().map(|j| j.1));
-        let lingering = tables.leaving.values().filter(|l| l.cause == Cause::Lingering);
+        let lingering = tables.leaving.values().filter(|l| l.lingers());
         let shortest = waiting.chain(lingering.map(|l| l.lease)).map(|lease| lease.ttl).min();
-        let leave = tables.leaving.values().map(|l| l.at).min().unwrap_or(BootInstant::FAR);
-        if shortest.is_none() && tables.leaving.is_empty() && due.is_empty() {
+        let later = tables.leaving.values().filter(|l| !l.under_way).map(|l| l.at).min();
+        let leave = later.unwrap_or(BootInstant::FAR);
+        if shortest.is_none() && later.is_none() && due.is_empty() {
             tables.tended = false;
             return None;
         }
@@ -291,15 +313,23 @@ impl<P: Clone> Desk<P> {
 }
 
 impl<P> Tables<P> {
+    fn unstand(&mut self, req: &ReqId) -> Option<Arc<Waiter<P>>> {
+        let waiter = self.waiting.remove(req)?;
+        self.fellows.remove(&waiter.key.lock, &waiter.owner, req);
+        Some(waiter)
+    }
+
     fn strike(&mut self, entry: &ReqId) -> Option<Hold<P>> {
         let hold = self.holds.remove(entry)?;
         for req in &hold.reqs {
             self.shares.remove(req);
         }
         let key = (hold.key.lock.clone(), hold.owner.clone());
-        // Lost and taken anew, it may be another hold by now.
-        if self.by_owner.get(&key) == Some(entry) {
-            self.by_owner.remove(&key);
+        if let Some(entries) = self.by_owner.get_mut(&key) {
+            entries.retain(|e| e != entry);
+            if entries.is_empty() {
+                self.by_owner.remove(&key);
+            }
         }
         Some(hold)
     }

@@ -57,7 +57,7 @@ impl Line {
     /// Where an entry stands among those that are told.
     #[must_use]
     pub fn place(&self, me: Token) -> Option<usize> {
-        self.entries.iter().position(|e| e.token == me)
+        self.entries.binary_search_by_key(&me, |e| e.token).ok()
     }
 
     /// How many stand behind an entry.

@@ -1,5 +1,7 @@
 //! What this client holds: an entry in line, and the requests that share it.
 
+use std::time::Duration;
+
 use crate::clock::BootInstant;
 use crate::ids::{Owner, ReqId};
 use crate::lost::Why;
@@ -61,6 +63,8 @@ pub(super) struct Leaving<P> {
     pub(super) lease: Lease,
     pub(super) at: BootInstant,
     pub(super) cause: Cause,
+    /// Somebody sees it out already.
+    pub(super) under_way: bool,
 }
 
 /// Why an entry is to leave.
@@ -78,7 +82,25 @@ pub(super) enum Cause {
 
 impl<P> Leaving<P> {
     pub(super) fn of(hold: Hold<P>, at: BootInstant, cause: Cause) -> Self {
-        Self { key: hold.key, place: Some(hold.place), lease: hold.lease, at, cause }
+        let (key, place, lease) = (hold.key, Some(hold.place), hold.lease);
+        Self { key, place, lease, at, cause, under_way: false }
+    }
+
+    /// Of a request that stood in line, or whose join may yet arrive.
+    pub(super) fn unjoined(
+        key: Key,
+        joined: Option<(P, Lease)>,
+        ttl: Duration,
+        now: Moment,
+    ) -> Self {
+        let unanswered = Lease { sent: now, ttl, margin: Duration::ZERO };
+        let (place, lease) = joined.map_or((None, unanswered), |(p, lease)| (Some(p), lease));
+        Self { key, place, lease, at: now.boot, cause: Cause::Unfinished, under_way: false }
+    }
+
+    /// Whether its session is to be kept for it.
+    pub(super) fn lingers(&self) -> bool {
+        self.cause == Cause::Lingering && !self.under_way
     }
 }
 
@@ -88,9 +110,7 @@ pub(super) enum Left<P> {
     Shared,
     /// A hold, and it was the last who shared it.
     Hold(Hold<P>),
-    /// A place in line.
-    Place(P),
-    /// An entry that was to leave anyway.
+    /// A place in line, or an entry that was to leave anyway.
     Leaving(Leaving<P>),
     /// Nothing that is known here.
     Nothing,

@@ -1,5 +1,6 @@
 //! The driver of the line family: one loop for every store that keeps an ordered line.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,8 +11,9 @@ use super::hold::{Cause, Hold, Leaving, Left};
 use super::store::{Keeping, Lease, LineStore};
 use super::turn::holders;
 use super::view::info;
+use crate::abreast::abreast;
 use crate::capability::Capability;
-use crate::clock::Clock;
+use crate::clock::{BootInstant, Clock};
 use crate::error::{Error, Kind};
 use crate::info::{LockInfo, Query};
 use crate::moment::Moment;
@@ -24,6 +26,10 @@ use crate::token::Token;
 
 /// How long a call to the store may take before it counts as unanswered.
 const CALL: Duration = Duration::from_secs(10);
+/// Most places kept by one call.
+const MOST: usize = 256;
+/// How many such calls are under way at a time.
+const AT_ONCE: usize = 4;
 
 /// A line store as a [`Backend`].
 pub struct Lined<S: LineStore> {
@@ -35,13 +41,16 @@ pub(super) struct Inner<S: LineStore> {
     pub(super) store: S,
     pub(super) desk: Desk<S::Place>,
     events: UnboundedSender<Event>,
+    /// When the store last answered anything, in nanoseconds of the boot clock.
+    pub(super) heard: AtomicU64,
 }
 
 impl<S: LineStore> Lined<S> {
     /// Drives a store.
     pub fn new(store: S) -> Self {
         let (tx, rx) = unbounded_channel();
-        let inner = Arc::new(Inner { store, desk: Desk::default(), events: tx });
+        let inner =
+            Arc::new(Inner { store, desk: Desk::default(), events: tx, heard: AtomicU64::new(0) });
         // Weak: the store keeps its ears, and the driver keeps the store.
         let ears = Arc::downgrade(&inner);
         inner.store.listen(Arc::new(move |wake| {
@@ -76,10 +85,28 @@ impl<S: LineStore> Inner<S> {
         &self,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        if self.store.ends_in_time() {
-            return call.await;
+        let answer = match self.store.ends_in_time() {
+            true => call.await,
+            false => self.clock().timeout(CALL, call).await.unwrap_or_else(|| Err(self.late())),
+        };
+        if answer.is_ok() {
+            self.heard_at(self.clock().now());
         }
-        self.clock().timeout(CALL, call).await.unwrap_or_else(|| Err(self.late()))
+        answer
+    }
+
+    /// The store has answered a question that was sent at this moment or later.
+    pub(super) fn heard_at(&self, at: BootInstant) {
+        self.heard.fetch_max(at.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// The store has answered some of these.
+    pub(super) fn heard_of(&self, kept: &[Kept]) {
+        for kept in kept {
+            if let Kept::Until { sent, .. } = kept {
+                self.heard_at(sent.boot);
+            }
+        }
     }
 
     fn late(&self) -> Error {
@@ -101,47 +128,60 @@ impl<S: LineStore> Inner<S> {
 
     /// Undoes a request: whatever it has, it has no more.
     async fn abandon(self: &Arc<Self>, key: &Key) -> Result<(), Error> {
-        match self.desk.leave(&key.req) {
+        match self.desk.leave(&key.req, self.moment()) {
             Left::Shared => Ok(()),
-            Left::Hold(hold) => self.leave_for_good(hold).await.map(drop),
-            Left::Place(place) => self.leave(key, Some(&place)).await.map(drop),
+            Left::Hold(hold) => self.leave_for_good(self.at_once(hold)).await.map(drop),
             // Released in order, and kept by its `min_hold`.
-            Left::Leaving(l) if l.cause == Cause::Lingering => {
+            Left::Leaving(l) if l.lingers() => {
                 self.leave_later(l);
                 Ok(())
             }
-            Left::Leaving(l) => self.leave(key, l.place.as_ref()).await.map(drop),
-            Left::Nothing => self.leave(key, None).await.map(drop),
+            Left::Leaving(l) => self.leave_for_good(l).await.map(drop),
+            Left::Nothing => self.leave_for_good(self.unknown(key)).await.map(drop),
         }
     }
 
     async fn release(self: &Arc<Self>, key: &Key) -> Result<Released, Error> {
-        match self.desk.leave(&key.req) {
+        match self.desk.leave(&key.req, self.moment()) {
             Left::Shared => Ok(Released::Released),
             Left::Hold(hold) if hold.free_at > self.clock().now() => Ok(self.linger(hold).await),
-            Left::Hold(hold) => self.leave_for_good(hold).await,
-            Left::Place(place) => self.leave(key, Some(&place)).await,
-            Left::Leaving(l) if l.cause == Cause::Lingering => {
+            Left::Hold(hold) => self.leave_for_good(self.at_once(hold)).await,
+            Left::Leaving(l) if l.lingers() => {
                 self.leave_later(l);
                 Ok(Released::Released)
             }
             Left::Leaving(l) => {
-                let left = self.leave(key, l.place.as_ref()).await?;
                 // Taken away before: its end is no release.
-                let ours = l.cause == Cause::Unfinished || l.place.is_none();
+                let ours = l.cause != Cause::Revoked && l.cause != Cause::Orphan;
+                let ours = ours || l.place.is_none();
+                let left = self.leave_for_good(l).await?;
                 Ok(if ours { left } else { Released::WasLost })
             }
-            Left::Nothing => self.leave(key, None).await,
+            Left::Nothing => self.leave_for_good(self.unknown(key)).await,
         }
     }
 
-    /// The last who shared a hold leaves. Dropped or unanswered, it is left in the background: who
-    /// releases again may do so by another request than the one the store knows.
-    async fn leave_for_good(self: &Arc<Self>, hold: Hold<S::Place>) -> Result<Released, Error> {
-        let mut unfinished = Unfinished { inner: self, hold: Some(hold) };
-        let Some(hold) = &unfinished.hold else { return Ok(Released::WasLost) };
-        let released = self.leave(&hold.key, Some(&hold.place)).await?;
-        unfinished.hold = None;
+    fn at_once(&self, hold: Hold<S::Place>) -> Leaving<S::Place> {
+        Leaving::of(hold, self.clock().now(), Cause::Unfinished)
+    }
+
+    /// The entry of a request that nothing is known of here.
+    fn unknown(&self, key: &Key) -> Leaving<S::Place> {
+        Leaving::unjoined(key.clone(), None, CALL, self.moment())
+    }
+
+    /// Leaves the line. Dropped or unanswered, it is left in the background: the entry may outlive
+    /// whoever asked, since its session is kept for others; and who releases again may do so by
+    /// another request than the one the store knows.
+    async fn leave_for_good(
+        self: &Arc<Self>,
+        leaving: Leaving<S::Place>,
+    ) -> Result<Released, Error> {
+        let (key, place) = (leaving.key.clone(), leaving.place.clone());
+        let mut unfinished = Unfinished { inner: self, leaving: Some(leaving) };
+        let released = self.leave(&key, place.as_ref()).await?;
+        unfinished.leaving = None;
+        self.desk.gone(&key.req);
         Ok(released)
     }
 
@@ -163,11 +203,15 @@ impl<S: LineStore> Inner<S> {
     async fn keep(self: &Arc<Self>, due: &[Due]) -> Vec<Kept> {
         let known: Vec<_> = due.iter().map(|d| self.desk.keeping(d)).collect();
         let places: Vec<Keeping<S::Place>> = known.iter().flatten().cloned().collect();
-        let answers = match places.is_empty() {
-            true => Some(Vec::new()),
-            false => self.clock().timeout(CALL, self.store.keep(&places)).await,
-        };
-        let mut answers = answers.unwrap_or_default().into_iter();
+        // In several calls: one that is late costs no more than its own answers.
+        let calls = places.chunks(MOST).map(|some| async {
+            let answers = self.clock().timeout(CALL, self.store.keep(some)).await;
+            let mut answers = answers.unwrap_or_default();
+            self.heard_of(&answers);
+            answers.resize_with(some.len(), || Kept::Unknown(self.late()));
+            answers
+        });
+        let mut answers = abreast(AT_ONCE, calls.collect()).await.into_iter().flatten();
         let kept = |(due, known): (&Due, Option<Keeping<S::Place>>)| {
             let Some(known) = known else { return Kept::Lost(crate::lost::Why::Gone) };
             let kept = answers.next().unwrap_or_else(|| Kept::Unknown(self.late()));
@@ -212,15 +256,15 @@ impl<S: LineStore> Inner<S> {
 /// A leave under way: unless it is acknowledged, somebody else goes on with it.
 struct Unfinished<'a, S: LineStore> {
     inner: &'a Arc<Inner<S>>,
-    hold: Option<Hold<S::Place>>,
+    leaving: Option<Leaving<S::Place>>,
 }
 
 impl<S: LineStore> Drop for Unfinished<'_, S> {
     /// Takes effect in the background.
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
+        if let Some(leaving) = self.leaving.take() {
             let at = self.inner.clock().now();
-            self.inner.leave_later(Leaving::of(hold, at, Cause::Unfinished));
+            self.inner.leave_later(Leaving { at, under_way: false, ..leaving });
         }
     }
 }

@@ -19,7 +19,7 @@ use super::lined::Lined;
 use super::store::{Joined, Keeping, Lease, LineStore, Proven};
 use crate::capability::{Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp};
 use crate::clock::{BootInstant, Clock};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::fault::Fault;
 use crate::ids::ReqId;
 use crate::info::Query;
@@ -77,6 +77,7 @@ struct Shared {
     /// The longest session it grants.
     longest: Mutex<Duration>,
     deaf: AtomicBool,
+    stays: AtomicBool,
     ears: Mutex<BTreeMap<Spot, Ears>>,
 }
 
@@ -102,6 +103,7 @@ impl MemoryLine {
             fault: Mutex::default(),
             longest: Mutex::new(Ttl::MAX.get()),
             deaf: AtomicBool::new(false),
+            stays: AtomicBool::new(false),
             ears: Mutex::default(),
         };
         Self::of(Arc::new(shared))
@@ -131,6 +133,11 @@ impl MemoryLine {
     /// Whether watches and news get lost from now on.
     pub fn deaf(&self, deaf: bool) {
         self.shared.deaf.store(deaf, Ordering::Release);
+    }
+
+    /// Whether leaves fail from now on, though the store answers everything else.
+    pub fn refuse_leaves(&self, refuse: bool) {
+        self.shared.stays.store(refuse, Ordering::Release);
     }
 
     /// All watches end without telling of anything, as when a connection is made anew.
@@ -399,6 +406,11 @@ impl LineStore for MemoryLine {
     }
 
     async fn leave(&self, key: &Key, _place: Option<&MemoryPlace>) -> Result<Released, Error> {
+        if self.shared.stays.load(Ordering::Acquire) {
+            return Err(Error::new(Kind::Unreachable, "no leave is answered")
+                .store(&self.shared.site)
+                .with_hint("a test keeps them back"));
+        }
         let key = key.clone();
         self.call(move |table, now| {
             table.spend(key.req, now);

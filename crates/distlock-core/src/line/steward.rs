@@ -3,11 +3,12 @@
 //! something to do.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::hold::{Cause, Hold, Leaving};
 use super::lined::Inner;
-use super::store::{Lease, LineStore};
+use super::store::{Keeping, Lease, LineStore};
 use crate::clock::BootInstant;
 use crate::engine;
 use crate::lease::Wake;
@@ -18,7 +19,7 @@ use crate::seam::{Event, Kept, Key};
 const BOUNDS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
-/// On top of its lease: an entry that cannot be left has ended with its session by then.
+/// On top of its lease: the session of a client that heard nothing for so long has ended.
 const GRACE: Duration = Duration::from_secs(10);
 
 impl<S: LineStore> Inner<S> {
@@ -62,7 +63,9 @@ impl<S: LineStore> Inner<S> {
         let bound = pace.clamp(BOUNDS.0, BOUNDS.1);
         let call = self.clock().timeout(bound, self.store.keep(&places)).await;
         let mut answered = call.is_some();
-        for (waiter, kept) in waiters.into_iter().zip(call.unwrap_or_default()) {
+        let call = call.unwrap_or_default();
+        self.heard_of(&call);
+        for (waiter, kept) in waiters.into_iter().zip(call) {
             answered &= !matches!(kept, Kept::Unknown(_));
             let Some(waiter) = waiter else { continue };
             match kept {
@@ -83,16 +86,44 @@ impl<S: LineStore> Inner<S> {
 
     /// Leaves the line, again and again until that is acknowledged or the session has ended.
     async fn see_out(&self, leaving: Leaving<S::Place>) {
-        let end = self.clock().now().plus(leaving.lease.ttl).plus(GRACE);
-        let mut wait = FIRST_RETRY;
-        while let Err(e) = self.leave(&leaving.key, leaving.place.as_ref()).await {
-            if self.clock().now() >= end {
-                tracing::warn!(lock = %leaving.key.lock, error = %e, "left to end with its session");
-                return;
+        let (req, mut wait) = (leaving.key.req, FIRST_RETRY);
+        let mut alive = self.clock().now();
+        // Not on the list any more: its end was told, another call has left, or the client closed.
+        while self.desk.is_leaving(&req) {
+            let Err(e) = self.leave(&leaving.key, leaving.place.as_ref()).await else { break };
+            if self.has_ended(&leaving, &mut alive).await {
+                tracing::debug!(lock = %leaving.key.lock, error = %e, "ended with its session");
+                break;
             }
             self.clock().sleep(wait).await;
             wait = (wait * 2).min(LAST_RETRY);
         }
+        self.desk.gone(&req);
+    }
+
+    /// Whether an entry that cannot be left has ended with its session. That is shared: it lives as
+    /// long as anything of this client is kept by it. `alive` is when it last was known to live.
+    async fn has_ended(&self, leaving: &Leaving<S::Place>, alive: &mut BootInstant) -> bool {
+        let ttl = leaving.lease.ttl;
+        // Not before it would have ended by itself: the question may keep it.
+        if self.clock().now().since(*alive) <= ttl {
+            return false;
+        }
+        if let Some(place) = leaving.place.clone() {
+            let keeping = [Keeping { key: leaving.key.clone(), place, ttl, held: false }];
+            let call = self.clock().timeout(BOUNDS.1, self.store.keep(&keeping)).await;
+            match call.and_then(|mut kept| kept.pop()) {
+                Some(Kept::Until { .. } | Kept::Lost(Why::Revoked)) => {
+                    *alive = self.clock().now();
+                    return false;
+                }
+                Some(Kept::Lost(_)) => return true,
+                Some(Kept::Unknown(_)) | None => {}
+            }
+        }
+        // Nothing was kept by a client that heard nothing.
+        let heard = BootInstant::from_nanos(self.heard.load(Ordering::Acquire)).max(*alive);
+        self.clock().now().since(heard) >= ttl + GRACE
     }
 
     /// An entry is to leave later.

@@ -66,17 +66,12 @@ impl<S: LineStore> Drop for Stand<'_, S> {
         if !self.inner.desk.unstand(&self.waiter) {
             return;
         }
-        let (place, lease) = match self.waiter.state().joined.take() {
-            Some((place, lease)) => (Some(place), lease),
-            // Its join was sent, and its answer did not find it any more.
-            None => {
-                let (sent, ttl) = (self.inner.moment(), self.waiter.ttl);
-                (None, Lease { sent, ttl, margin: Duration::ZERO })
-            }
-        };
-        let at = self.inner.clock().now().plus(self.waiter.ttl.min(ORPHANED));
-        let key = self.waiter.key.clone();
-        self.inner.leave_later(Leaving { key, place, lease, at, cause: Cause::Orphan });
+        let (key, ttl, now) = (self.waiter.key.clone(), self.waiter.ttl, self.inner.moment());
+        // Not joined: its join was sent, and the answer did not find it any more.
+        let joined = self.waiter.state().joined.take();
+        let left = Leaving::unjoined(key, joined, ttl, now);
+        let at = now.boot.plus(ttl.min(ORPHANED));
+        self.inner.leave_later(Leaving { at, cause: Cause::Orphan, ..left });
     }
 }
 
@@ -324,12 +319,10 @@ impl<S: LineStore> Inner<S> {
         if !self.desk.unstand(&stand.waiter) {
             return;
         }
+        let (key, ttl) = (stand.waiter.key.clone(), stand.waiter.ttl);
         let joined = stand.waiter.state().joined.take();
-        if let Some((_, lease)) = joined {
-            let (key, at) = (stand.waiter.key.clone(), self.clock().now());
-            let place = Some(place);
-            self.leave_later(Leaving { key, place, lease, at, cause: Cause::Unfinished });
-        }
+        let joined = joined.map(|(_, lease)| (place, lease));
+        self.leave_later(Leaving::unjoined(key, joined, ttl, self.moment()));
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::clock::{BootInstant, Clock};
+use crate::fellows::Fellows;
 use crate::ids::{Owner, ReqId};
 use crate::name::FullName;
 use crate::seam::Ask;
@@ -18,7 +19,13 @@ const GRACE: Duration = Duration::from_millis(3);
 
 /// The requests of one client that wait.
 #[derive(Default)]
-pub(super) struct Bells(Mutex<HashMap<ReqId, Arc<Bell>>>);
+pub(super) struct Bells(Mutex<Hanging>);
+
+#[derive(Default)]
+struct Hanging {
+    by_req: HashMap<ReqId, Arc<Bell>>,
+    by_owner: Fellows<Bell>,
+}
 
 /// One request that waits.
 pub(super) struct Bell {
@@ -38,7 +45,7 @@ pub(super) struct Hung<'a> {
 }
 
 impl Bells {
-    fn all(&self) -> MutexGuard<'_, HashMap<ReqId, Arc<Bell>>> {
+    fn all(&self) -> MutexGuard<'_, Hanging> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -47,13 +54,16 @@ impl Bells {
         let (lock, owner) = (ask.lock.clone(), ask.owner.clone());
         let bell = Bell { lock, owner, rung: AtomicU64::new(0), enough, ring: Notify::new() };
         let bell = Arc::new(bell);
-        self.all().insert(ask.req, bell.clone());
+        let mut all = self.all();
+        all.by_owner.add(&ask.lock, &ask.owner, ask.req, bell.clone());
+        all.by_req.insert(ask.req, bell.clone());
+        drop(all);
         Hung { bells: self, req: ask.req, bell }
     }
 
     /// A node says that it may be this request's turn.
     pub(super) fn ring(&self, node: usize, req: &ReqId) {
-        if let Some(bell) = self.all().get(req) {
+        if let Some(bell) = self.all().by_req.get(req) {
             bell.rung.fetch_or(1 << node, Ordering::AcqRel);
             bell.ring.notify_one();
         }
@@ -61,13 +71,12 @@ impl Bells {
 
     /// Everybody asks again.
     pub(super) fn ring_all(&self) {
-        self.all().values().for_each(|b| b.ring_out());
+        self.all().by_req.values().for_each(|b| b.ring_out());
     }
 
     /// The same owner's other requests may enter now.
     pub(super) fn ring_owner(&self, lock: &FullName, owner: &Owner) {
-        let all = self.all();
-        all.values().filter(|b| b.lock == *lock && b.owner == *owner).for_each(|b| b.ring_out());
+        self.all().by_owner.of(lock, owner).for_each(|b| b.ring_out());
     }
 }
 
@@ -104,6 +113,11 @@ impl Bell {
 
 impl Drop for Hung<'_> {
     fn drop(&mut self) {
-        self.bells.all().remove(&self.req);
+        let mut all = self.bells.all();
+        // The same request may have been asked again, and hangs a bell of its own.
+        if all.by_req.get(&self.req).is_some_and(|b| Arc::ptr_eq(b, &self.bell)) {
+            all.by_req.remove(&self.req);
+            all.by_owner.remove(&self.bell.lock, &self.bell.owner, &self.req);
+        }
     }
 }

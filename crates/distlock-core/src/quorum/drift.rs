@@ -35,6 +35,13 @@ impl Drift {
         clock.wall_micros().saturating_add_signed(middle)
     }
 
+    /// The time of the node that is furthest ahead; `None` before any node has told its own.
+    pub(super) fn latest(&self, clock: &Clock) -> Option<u64> {
+        let offsets = self.offsets.lock().unwrap_or_else(PoisonError::into_inner);
+        let ahead = offsets.iter().flatten().copied().max()?;
+        Some(clock.wall_micros().saturating_add_signed(ahead))
+    }
+
     /// A token has been seen: the next proposal is above it.
     pub(super) fn seen(&self, token: u64) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

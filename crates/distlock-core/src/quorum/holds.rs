@@ -76,7 +76,12 @@ pub(super) struct Holds(Mutex<Tables>);
 struct Tables {
     by_req: HashMap<ReqId, Arc<Slot>>,
     by_owner: HashMap<(FullName, Owner), Arc<Slot>>,
+    /// How many there may be before those that ran out are looked for again.
+    sweep_at: usize,
 }
+
+/// Fewer are never worth a sweep.
+const FEW: usize = 64;
 
 /// What is left of a hold after a request has left it.
 pub(super) enum Left {
@@ -105,9 +110,14 @@ impl Holds {
         believed.then(|| slot.clone())
     }
 
-    /// A new hold of this request.
-    pub(super) fn insert(&self, slot: Arc<Slot>, req: ReqId) {
+    /// A new hold of this request. Now and then, holds that ran out are forgotten: when there are
+    /// twice as many as were left last time, so that a grant costs no look at all of them.
+    pub(super) fn insert(&self, slot: Arc<Slot>, req: ReqId, now: BootInstant) {
         let mut tables = self.tables();
+        if tables.by_req.len() >= tables.sweep_at.max(FEW) {
+            tables.sweep(now);
+            tables.sweep_at = tables.by_req.len() * 2;
+        }
         if let Some(ask) = &slot.ask {
             tables.by_owner.insert((ask.lock.clone(), ask.owner.clone()), slot.clone());
         }
@@ -157,21 +167,20 @@ impl Holds {
         }
         tables.forget_owner(slot);
     }
+}
 
+impl Tables {
     /// Forgets what ran out and nobody gave back: holds that were detached, or lost at their
     /// deadline.
-    pub(super) fn sweep(&self, now: BootInstant) {
-        let mut tables = self.tables();
+    fn sweep(&mut self, now: BootInstant) {
         let over = |slot: &Arc<Slot>| {
             let state = slot.state();
             now >= state.sent.boot.plus(state.left).plus(state.left)
         };
-        tables.by_req.retain(|_, slot| !over(slot));
-        tables.by_owner.retain(|_, slot| !over(slot));
+        self.by_req.retain(|_, slot| !over(slot));
+        self.by_owner.retain(|_, slot| !over(slot));
     }
-}
 
-impl Tables {
     fn forget_owner(&mut self, slot: &Arc<Slot>) {
         let Some(ask) = &slot.ask else { return };
         let key = (ask.lock.clone(), ask.owner.clone());

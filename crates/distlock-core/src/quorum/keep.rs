@@ -7,11 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Inner;
 use super::debts::Ending;
 use super::fan::Fan;
 use super::holds::{Slot, SlotState};
 use super::node::{Generation, Heal, NodeDue, NodeKept, QuorumNode, Round, Vote};
+use super::{CALL, Inner};
+use crate::abreast::abreast;
 use crate::engine;
 use crate::error::{Error, Kind};
 use crate::lost::Why;
@@ -27,6 +28,8 @@ enum Wanted {
 }
 
 struct Item {
+    /// Which of the holds that were asked for.
+    place: usize,
     wanted: Wanted,
     ttl: Duration,
     answers: Vec<Option<NodeKept>>,
@@ -47,6 +50,23 @@ impl Item {
     }
 }
 
+/// Most holds renewed by one call to a node: one that is late costs no more than these an answer.
+const MOST: usize = 256;
+/// How many batches are under way at a time.
+const AT_ONCE: usize = 4;
+
+/// Batches of holds, sorted by TTL, whose TTLs are about the same.
+fn batches(items: &mut [Item]) -> Vec<&mut [Item]> {
+    let (mut batches, mut rest) = (Vec::new(), items);
+    while let Some(shortest) = rest.first().map(|item| item.ttl) {
+        let alike = rest.partition_point(|item| item.ttl <= shortest * 2);
+        let (batch, others) = rest.split_at_mut(alike.min(MOST));
+        batches.push(batch);
+        rest = others;
+    }
+    batches
+}
+
 impl<N: QuorumNode> Inner<N> {
     /// Renews holds: answers in the same order.
     pub(super) async fn keep(self: &Arc<Self>, due: &[Due]) -> Vec<Kept> {
@@ -65,31 +85,43 @@ impl<N: QuorumNode> Inner<N> {
             };
             let place = *places.entry(key).or_insert_with(|| {
                 let answers = vec![None; self.nodes.len()];
-                items.push(Item { wanted, ttl: d.ttl, answers });
-                items.len() - 1
+                let place = items.len();
+                items.push(Item { place, wanted, ttl: d.ttl, answers });
+                place
             });
             items[place].ttl = items[place].ttl.max(d.ttl);
             of_due.push(place);
         }
-        let kept = self.renew(&mut items).await;
+        // Short leases first, and together: how long a call may take follows from the shortest.
+        items.sort_by_key(|item| item.ttl);
+        let calls = batches(&mut items).into_iter().map(|batch| {
+            let shortest = batch.first().map_or(Duration::ZERO, |item| item.ttl);
+            // A large batch takes its time; a sixth of a TTL still leaves room for two more tries.
+            let bound = self.bound(shortest).max((shortest / 6).min(CALL));
+            self.renew(batch, bound)
+        });
+        let kept: Vec<Kept> =
+            abreast(AT_ONCE, calls.collect()).await.into_iter().flatten().collect();
         self.heal(&items, &kept);
-        of_due.into_iter().map(|place| kept[place].clone()).collect()
+        let by_place: HashMap<usize, Kept> =
+            items.iter().map(|item| item.place).zip(kept).collect();
+        of_due.into_iter().map(|place| by_place[&place].clone()).collect()
     }
 
     /// Renews one hold and heals nothing.
     pub(super) async fn renew_slot(&self, slot: &Arc<Slot>, ttl: Duration) -> Kept {
         let wanted = Wanted::Known(slot.clone());
         let answers = vec![None; self.nodes.len()];
-        let mut kept = self.renew(&mut [Item { wanted, ttl, answers }]).await;
+        let mut item = [Item { place: 0, wanted, ttl, answers }];
+        // Somebody waits for it, as for a bid: a node gets no longer than for one.
+        let mut kept = self.renew(&mut item, self.bound(ttl)).await;
         kept.pop().unwrap_or_else(|| Kept::Unknown(self.unanswered()))
     }
 
-    async fn renew(&self, items: &mut [Item]) -> Vec<Kept> {
+    /// Renews a batch of holds, in one call to each node.
+    async fn renew(&self, items: &mut [Item], bound: Duration) -> Vec<Kept> {
         let sent = self.moment();
         let size = self.nodes.len();
-        let shortest = items.iter().map(|i| i.ttl).min().unwrap_or_default();
-        // A large batch takes its time; a sixth of a TTL still leaves room for two more tries.
-        let bound = self.bound(shortest).max(shortest / 6);
         let mut asked: Vec<Vec<usize>> = Vec::with_capacity(size);
         let mut fan = Fan::new(self.clock(), bound, size);
         for (i, n) in self.nodes.iter().enumerate() {
@@ -191,7 +223,7 @@ impl<N: QuorumNode> Inner<N> {
                 let state = SlotState::new(owned, sent, left, margin).into();
                 let round = Round::default();
                 let slot = Slot { key: key.clone(), ask: None, round, token, state };
-                self.holds.insert(Arc::new(slot), key.req);
+                self.holds.insert(Arc::new(slot), key.req, self.clock().now());
                 Kept::Until { sent, ttl: left, margin, waiters }
             }
         }
@@ -248,7 +280,7 @@ impl<N: QuorumNode> Inner<N> {
 
     async fn heal_node(&self, i: usize, slots: &[Arc<Slot>], heals: &[Heal]) {
         let shortest = heals.iter().map(|h| h.ask.ttl).min().unwrap_or_default();
-        let bound = self.bound(shortest).max(shortest / 6);
+        let bound = self.bound(shortest).max((shortest / 6).min(CALL));
         let node = &self.nodes[i];
         let votes = self.clock().timeout(bound, node.node.heal(heals)).await;
         for (slot, vote) in slots.iter().zip(votes.unwrap_or_default()) {

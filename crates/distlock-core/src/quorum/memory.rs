@@ -66,6 +66,8 @@ static PLAIN: Capability = Capability {
 /// A node in memory. Clones are clients of the same node.
 pub struct MemoryNode {
     shared: Arc<Shared>,
+    /// The clock of this client's host.
+    clock: Clock,
     via: String,
     /// Counts this client's connections.
     link: AtomicU64,
@@ -129,7 +131,9 @@ impl MemoryNode {
             fault: Mutex::default(),
             ears: Mutex::default(),
         };
-        Self { shared: Arc::new(shared), via: String::new(), link: AtomicU64::new(0) }.client()
+        let clock = shared.clock.clone();
+        let (shared, via, link) = (Arc::new(shared), String::new(), AtomicU64::new(0));
+        Self { shared, clock, via, link }.client()
     }
 
     /// The same node by other rules.
@@ -142,8 +146,14 @@ impl MemoryNode {
     /// Another client of the same node.
     #[must_use]
     pub fn client(&self) -> Self {
+        self.client_on(self.shared.clock.clone())
+    }
+
+    /// Another client of the same node, on a host with a clock of its own.
+    #[must_use]
+    pub fn client_on(&self, clock: Clock) -> Self {
         let via = ReqId::random().to_string();
-        Self { shared: self.shared.clone(), via, link: AtomicU64::new(0) }
+        Self { shared: self.shared.clone(), clock, via, link: AtomicU64::new(0) }
     }
 
     /// Makes it misbehave, for all its clients.
@@ -292,7 +302,7 @@ impl QuorumNode for MemoryNode {
     }
 
     fn clock(&self) -> &Clock {
-        &self.shared.clock
+        &self.clock
     }
 
     fn link(&self) -> u64 {

@@ -6,6 +6,7 @@
 //! at every node that may have something of it, before the next one starts.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Inner;
@@ -37,6 +38,8 @@ struct Wait {
     place: Place,
     last: Standing,
     round: Round,
+    /// The round was numbered before any node had told its time.
+    blind: bool,
     splits: u32,
     polls: u32,
     /// When a majority last answered.
@@ -63,14 +66,14 @@ impl<N: QuorumNode> Inner<N> {
         if let Some(replay) = self.replay(ask) {
             return Ok(Attempt::Granted(replay));
         }
-        self.holds.sweep(start);
         let ask = Arc::new(ask.clone());
         let enough = u32::try_from(self.majority).unwrap_or(u32::MAX);
         let hung = self.bells.hang(&ask, enough);
         let mut wait = Wait {
             place: self.fresh_place(&ask),
             last: Standing::default(),
-            round: self.next_round(Round::default()),
+            blind: self.drift.latest(self.clock()).is_none(),
+            round: self.next_round(),
             splits: 0,
             polls: 0,
             heard: start,
@@ -96,7 +99,12 @@ impl<N: QuorumNode> Inner<N> {
             wait.unsure |= tally.unsure;
             self.undo_round(&ask, &mut wait, &tally).await;
             if tally.spent() > 0 && tally.spent() + tally.granted() >= self.majority {
-                return Err(spent());
+                if !std::mem::take(&mut wait.blind) {
+                    return Err(spent());
+                }
+                // A later round was asked for by another client: their answers have told the time.
+                wait.round = self.next_round();
+                continue;
             }
             // Who does not wait has nothing to be told meanwhile: the answer says it all.
             let again = self.learn(&ask, &mut wait, &tally, seen.filter(|_| patient));
@@ -164,7 +172,7 @@ impl<N: QuorumNode> Inner<N> {
         let (sent, ttl, margin) = (state.sent, state.left, state.margin);
         drop(state);
         let tokens = TokenRange::one(slot.token);
-        self.holds.insert(slot, ask.req);
+        self.holds.insert(slot, ask.req, self.clock().now());
         self.bells.ring_owner(&ask.lock, &ask.owner);
         Grant { req: ask.req, tokens, sent, ttl, margin, waiters }
     }
@@ -176,7 +184,7 @@ impl<N: QuorumNode> Inner<N> {
             return;
         }
         self.tell(&ask.key(), Ending::Cancel(wait.round), ask.ttl, &doubtful, 0).await;
-        wait.round = self.next_round(wait.round);
+        wait.round = self.next_round();
     }
 
     /// Patience is over: leaves every line.
@@ -245,9 +253,18 @@ impl<N: QuorumNode> Inner<N> {
         Place { ticket, wait: ask.ttl.min(WAIT_LEASE), backed: false }
     }
 
-    /// Rounds are numbered by the clock, so that a later call of the same request has later ones.
-    fn next_round(&self, last: Round) -> Round {
-        Round(self.clock().now().as_micros().max(last.0 + 1))
+    /// Rounds are numbered by the nodes' time, so that a later call of the same request has later
+    /// ones, also on another host. Until a node has told its time they count from one: too low a
+    /// number is answered as spent, and that answer tells the time. Textbook nodes tell no time and
+    /// remember no rounds: there the numbers only have to differ.
+    fn next_round(&self) -> Round {
+        let time = match self.ordered {
+            true => self.drift.latest(self.clock()).unwrap_or(0),
+            false => self.clock().wall_micros(),
+        };
+        let next = |last: u64| time.max(last + 1).min(Round::ALL.0 - 1);
+        let last = self.rounds.fetch_update(Ordering::AcqRel, Ordering::Acquire, |r| Some(next(r)));
+        Round(last.map_or(0, next))
     }
 }
 

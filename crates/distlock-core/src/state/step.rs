@@ -6,6 +6,7 @@
 //! 3. the head of the line is promoted while it is compatible with every holder;
 //! 4. then the operation itself.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -20,7 +21,6 @@ use crate::mode::Mode;
 use crate::seam::Force;
 use crate::teeth::{self, Bug};
 use crate::token::{Token, TokenRange};
-use crate::simulation::HashMap;
 
 impl LockState {
     /// Applies one operation at one moment. Total, deterministic, and without side effects beyond

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use distlock_core::Kind;
 use distlock_core::fault::Fault;
-use distlock_core::seam::{Ask, Backend, Force, Forced, Released};
+use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Released};
+use distlock_core::{FullName, Kind, Mode, Name};
 
 use crate::scene::{Asking, Scene, TTL, ask, granted, name, poll_once, waiting};
 
@@ -196,4 +196,97 @@ fn library_thread_is_busy() -> std::sync::mpsc::Sender<()> {
     });
     started.recv().expect("the library's thread runs");
     until
+}
+
+/// An entry whose leave fails for long leaves all the same: its session is kept for another lock,
+/// so it would never end by itself.
+#[tokio::test]
+async fn a_leave_is_repeated_as_long_as_its_session_lives() {
+    let scene = Scene::new();
+    let (a, mine) = (scene.client(), ask());
+    let other = named("another");
+    scene.lock(&a, &other).await;
+    scene.lock(&a, &mine).await;
+    scene.store.refuse_leaves(true);
+    scene.run(a.release(&mine.key(), None)).await.expect_err("no answer");
+    let due = [Due { key: other.key(), ttl: TTL }];
+    passes(&scene, TTL * 3, || a.keep(&due)).await;
+    assert_eq!(scene.line(), [mine.req]);
+    scene.store.refuse_leaves(false);
+    let start = scene.clock.now();
+    scene.until("it left", || scene.line().is_empty()).await;
+    assert!(scene.clock.now().since(start) < TTL / 5, "nobody tries any more");
+}
+
+/// The same for a waiter that was undone.
+#[tokio::test]
+async fn an_undo_is_repeated_as_long_as_its_session_lives() {
+    let scene = Scene::new();
+    let (a, b, holder) = (scene.client(), scene.client(), Ask { ttl: TTL * 100, ..ask() });
+    scene.lock(&a, &holder).await;
+    let (other, mine) = (named("another"), waiting());
+    scene.lock(&b, &other).await;
+    drop(scene.stands(&b, &mine).await);
+    scene.store.refuse_leaves(true);
+    scene.run(b.abandon(&mine.key())).await.expect_err("no answer");
+    let due = [Due { key: other.key(), ttl: TTL }];
+    passes(&scene, TTL * 3, || b.keep(&due)).await;
+    assert_eq!(scene.line(), [holder.req, mine.req]);
+    scene.store.refuse_leaves(false);
+    let start = scene.clock.now();
+    scene.until("it left", || scene.line() == [holder.req]).await;
+    assert!(scene.clock.now().since(start) < TTL / 5, "nobody tries any more");
+}
+
+/// Whoever cannot leave does not keep its session by asking whether it lives.
+#[tokio::test]
+async fn a_leave_that_fails_keeps_no_session() {
+    let scene = Scene::new();
+    let (a, mine) = (scene.client(), ask());
+    let start = scene.clock.now();
+    scene.lock(&a, &mine).await;
+    scene.store.refuse_leaves(true);
+    scene.run(a.release(&mine.key(), None)).await.expect_err("no answer");
+    scene.until("its session ended", || scene.line().is_empty()).await;
+    assert!(scene.clock.now().since(start) < TTL * 3 / 2);
+}
+
+/// An owner whose shared requests were under way at once has several entries: when the newest has
+/// left it still enters again by another, past a writer that waits for it.
+#[tokio::test]
+async fn an_owner_with_several_entries_enters_again_by_what_is_left() {
+    let scene = Scene::new();
+    let (a, b) = (scene.client(), scene.client());
+    scene.lock(&a, &named("warm")).await;
+    let one = Ask { mode: Mode::Shared, ..waiting() };
+    let two = Ask { owner: one.owner.clone(), mode: Mode::Shared, ..waiting() };
+    scene.store.fault(Fault::Tardy(Duration::from_millis(1)));
+    let (first, second) =
+        scene.run(async { tokio::join!(a.acquire(&one, None), a.acquire(&two, None)) }).await;
+    assert!(granted(first).tokens != granted(second).tokens, "two entries");
+    scene.store.fault(Fault::None);
+    let writer = waiting();
+    let _waits = scene.stands(&b, &writer).await;
+    let _ = scene.run(a.release(&two.key(), None)).await.expect("an answer");
+    let again = Ask { owner: one.owner.clone(), mode: Mode::Shared, ..ask() };
+    granted(scene.run(a.acquire(&again, None)).await);
+}
+
+/// Lets time pass in larger steps, with a call now and then.
+async fn passes<F: Future>(scene: &Scene, time: Duration, call: impl Fn() -> F) {
+    let (end, step) = (scene.clock.now().plus(time), Duration::from_millis(99));
+    let mut next = scene.clock.now();
+    while scene.clock.now() < end {
+        if scene.clock.now() >= next {
+            scene.run(call()).await;
+            next = scene.clock.now().plus(TTL / 4);
+        }
+        scene.clock.advance(step);
+        scene.tick().await;
+    }
+}
+
+fn named(name: &str) -> Ask {
+    let name = Name::new(name).expect("a name");
+    Ask { lock: FullName { space: Default::default(), name }, ..ask() }
 }

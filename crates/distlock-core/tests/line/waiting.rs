@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_core::fault::Fault;
-use distlock_core::seam::{Ask, Attempt, Backend, Released};
+use distlock_core::seam::{Ask, Attempt, Backend, Due, Kept, Released};
 use distlock_core::{Kind, Patience};
 
 use crate::scene::{Scene, TTL, ask, granted, poll_once, waiting};
@@ -228,4 +228,22 @@ async fn an_owner_that_waits_twice_does_not_wait_for_itself() {
         let released = scene.run(b.release(&ask.key(), None)).await.expect("an answer");
         assert_eq!((released, scene.line()), (Released::Released, line));
     }
+}
+
+/// Many holds are kept by several calls: one that is late costs no more than its own answers.
+#[tokio::test]
+async fn many_holds_are_kept_in_bounded_calls() {
+    let scene = Scene::new();
+    let a = scene.client();
+    let mut due = Vec::new();
+    for i in 0..600 {
+        let mut one = ask();
+        one.lock.name = distlock_core::Name::new(format!("lock {i}")).expect("a name");
+        scene.lock(&a, &one).await;
+        due.push(Due { key: one.key(), ttl: TTL });
+    }
+    let before = scene.store.calls();
+    let kept = scene.run(a.keep(&due)).await;
+    assert!(kept.len() == 600 && kept.iter().all(|k| matches!(k, Kept::Until { .. })));
+    assert_eq!(scene.store.calls() - before, 3);
 }

@@ -1,5 +1,7 @@
 //! Renewal by a majority of what was granted, and nodes that come back.
 
+use std::time::Duration;
+
 use distlock_core::quorum::Fault;
 use distlock_core::seam::{Backend, Due, Kept, Released};
 use distlock_core::{ReqId, Why};
@@ -92,4 +94,41 @@ async fn a_ticket_takes_up_a_hold_but_not_one_that_was_lost() {
     let stranger = distlock_core::seam::Ask { req: ReqId::random(), ..ask() };
     let kept = scene.keep(&b, &stranger).await;
     assert!(matches!(kept, Kept::Lost(_)), "{kept:?}");
+}
+
+/// How long a renewal may take follows from the shortest lease of its batch: long leases are in
+/// another one, and a slow node that loses the short one loses no more.
+#[tokio::test]
+async fn a_short_lease_takes_no_time_from_long_ones() {
+    let scene = Scene::of(3);
+    let client = scene.client();
+    let mut due = Vec::new();
+    for (i, ttl) in [TTL, TTL / 100, TTL, TTL * 2].into_iter().enumerate() {
+        let mut one = ask();
+        one.lock.name = distlock_core::Name::new(format!("lock {i}")).expect("a name");
+        one.ttl = ttl;
+        scene.lock(&client, &one).await;
+        due.push(Due { key: one.key(), ttl });
+    }
+    scene.faults(&[Fault::Tardy(Duration::from_millis(60)); 3]);
+    let kept = scene.run(client.keep(&due)).await;
+    let held: Vec<bool> = kept.iter().map(|k| matches!(k, Kept::Until { .. })).collect();
+    assert_eq!(held, [true, false, true, true], "{kept:?}");
+}
+
+/// Many holds are renewed by several calls: one that is late costs no more than its own answers.
+#[tokio::test]
+async fn many_holds_are_renewed_in_bounded_calls() {
+    let scene = Scene::of(3);
+    let client = scene.client();
+    let mut due = Vec::new();
+    for i in 0..600 {
+        let mut one = ask();
+        one.lock.name = distlock_core::Name::new(format!("lock {i}")).expect("a name");
+        scene.lock(&client, &one).await;
+        due.push(Due { key: one.key(), ttl: TTL });
+    }
+    let kept = scene.run(client.keep(&due)).await;
+    assert!(kept.iter().all(|k| matches!(k, Kept::Until { .. })));
+    assert!(scene.nodes.iter().all(|n| n.renewals() == [256, 256, 88]));
 }

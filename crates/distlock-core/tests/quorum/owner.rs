@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use distlock_core::quorum::{Fault, MemoryNode, Quorum};
 use distlock_core::seam::{Ask, Attempt, Backend, Kept};
+use distlock_core::{Clock, FullName, Kind, Name};
 
 use crate::scene::{Scene, ask, waiting};
 
@@ -58,4 +59,35 @@ async fn second_keeps_its_hold(answer: Duration, stays: usize) {
     assert!(matches!(kept, Kept::Until { .. }), "{answer:?}, {stays} polls: {kept:?}");
     let _ = scene.run(b.release(&last.key(), None)).await.expect("an answer");
     scene.until("it is free", || scene.is_empty() && !b.owes()).await;
+}
+
+/// A request that is asked again on a host that was started later is no old one: its rounds are
+/// numbered by what both hosts hear from the nodes.
+#[tokio::test]
+async fn a_request_asked_again_on_a_host_with_less_uptime_is_granted() {
+    let scene = Scene::of(3);
+    let (a, mine) = (scene.client(), ask());
+    // Some uptime, which the other host does not have; its wall is behind, too.
+    scene.clock.advance(Duration::from_secs(3600));
+    scene.lock(&a, &ask_of("another")).await;
+    let first = scene.lock(&a, &mine).await;
+    let young = Clock::held();
+    assert!(young.now() < scene.clock.now() && young.wall_micros() < scene.clock.wall_micros());
+    scene.tick().await;
+    let nodes = scene.nodes.iter().map(|n| n.client_on(young.clone())).collect();
+    let b = Quorum::new("quorum", nodes).expect("a quorum");
+    let again = scene.lock(&b, &mine).await;
+    assert!(again.tokens.first() > first.tokens.first());
+    assert_eq!(scene.owned(mine.req), 3);
+    // And what is over stays over.
+    let _ = scene.run(b.release(&mine.key(), None)).await.expect("an answer");
+    for client in [&scene.client(), &b] {
+        let e = scene.run(client.acquire(&mine, None)).await.expect_err("it was released");
+        assert_eq!(e.kind(), Kind::Cancelled, "{e:?}");
+    }
+}
+
+fn ask_of(name: &str) -> Ask {
+    let name = Name::new(name).expect("a name");
+    Ask { lock: FullName { space: Default::default(), name }, ..ask() }
 }
