@@ -19,7 +19,7 @@ use crate::stage::Stage;
 /// A call may take this much longer than it was told to, over a network whose answers take a few
 /// milliseconds when they come at all.
 const SLACK: Duration = Duration::from_millis(1500);
-/// A call without patience is one request; a release is three.
+/// One request; a release is three.
 const REQUEST: Duration = Duration::from_secs(11);
 const RELEASE: Duration = Duration::from_secs(33);
 /// Closing gives everything back, and gives up on a store that does not answer.
@@ -71,17 +71,12 @@ impl Acting {
     }
 
     /// A call has ended: in time?
-    fn bounded(&self, what: &str, since: (BootInstant, Duration), bound: Duration) {
-        let took = self.now().since(since.0);
-        let stalls = self.stage.world.stalls(self.process) - since.1;
-        if took > bound + stalls {
+    fn bounded(&self, what: &str, since: BootInstant, bound: Duration) {
+        let took = self.now().since(since);
+        if took > bound + self.stage.world.stalls(self.process) {
             let how = format!("task {}: {what} took {took:?}, more than {bound:?}", self.me);
             self.stage.laws.borrow_mut().fail("every call ends in its time", how);
         }
-    }
-
-    fn since(&self) -> (BootInstant, Duration) {
-        (self.now(), self.stage.world.stalls(self.process))
     }
 
     /// Runs a future until it is done or dropped.
@@ -126,9 +121,13 @@ impl Acting {
             Op::Close => {
                 self.stage.laws.borrow_mut().excuse(None, Some(self.process));
                 self.stage.closed.borrow_mut()[self.process] = true;
-                let since = self.since();
-                self.stage.locks(self.process).close().await;
+                let since = self.now();
+                let _ = self.stage.locks(self.process).close().await;
                 self.bounded("close", since, CLOSE);
+                // Closing gives up on a store that does not answer: the rest is left to its lease.
+                if self.stage.world.troubled(self.process) {
+                    self.stage.laws.borrow_mut().withheld.fill(true);
+                }
             }
             Op::Move(name, d) => self.moves(name, d).await,
             Op::Abandon(name, owner, d, polls) => self.abandon(name, owner, d, polls).await,
@@ -161,7 +160,7 @@ impl Acting {
         if !renew {
             lock = lock.without_renewal();
         }
-        let since = self.since();
+        let since = self.now();
         stage.laws.borrow_mut().waits(self.me, Some(name));
         let work: Boxed<'_, _> = match how {
             How::Forever => Box::pin(async { lock.acquire().await.map(Ok) }),
@@ -172,7 +171,8 @@ impl Acting {
         stage.laws.borrow_mut().waits(self.me, None);
         match how {
             How::Forever => {}
-            How::Try => self.bounded("try_acquire", since, REQUEST),
+            // A line is joined and left.
+            How::Try => self.bounded("try_acquire", since, REQUEST * 2),
             How::For(d) => self.bounded("try_acquire_for", since, d + SLACK),
         }
         match answer {
@@ -229,11 +229,11 @@ impl Acting {
 
     async fn release(&self, cancel: Cancel) {
         let Some((guard, view)) = self.guards.borrow_mut().pop() else { return };
-        let (held, since) = (guard.check().is_ok(), self.since());
+        let (held, since) = (guard.check().is_ok(), self.now());
         self.stage.laws.borrow_mut().gives(view);
         let answer = self.until(cancel, Box::pin(guard.release())).await;
         self.bounded("release", since, RELEASE);
-        let troubled = self.stage.world.troubled(self.process);
+        let troubled = self.stage.world.troubled(self.process) || self.stage.stalled(self.process);
         let mut laws = self.stage.laws.borrow_mut();
         let v = &laws.views[view];
         let excused =
@@ -286,12 +286,11 @@ impl Acting {
         // A session ends at once, whatever was asked for.
         laws.loose[name] |= at_once || self.stage.program.family == Family::Session;
         drop(laws);
-        let since = self.since();
+        let since = self.now();
         let forced = locks.force(self.stage.names[name].name.as_str(), None, how).await;
         self.note(|| format!("{forced:?}"));
         self.stage.laws.borrow_mut().excuse(Some(name), None);
-        let requests = if self.stage.program.family == Family::Line { 4 } else { 1 };
-        self.bounded("force", since, REQUEST * requests);
+        self.bounded("force", since, REQUEST * 4);
     }
 
     fn ask(&self, name: usize, owner: Option<Owner>, patience: Patience) -> Ask {

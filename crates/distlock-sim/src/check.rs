@@ -91,7 +91,8 @@ fn run_until(stage: &Stage, end: BootInstant, on: impl Fn() -> bool) -> Option<B
         let more = world.step(end);
         let mut laws = stage.laws.borrow_mut();
         if world.clock.now() > before {
-            laws.step(|p| world.troubled(p));
+            let stalled = |p| stage.stalled(p);
+            laws.step(|p| world.troubled(p) || stalled(p));
             laws.idle();
         }
         if laws.broken.is_some() {
@@ -205,7 +206,9 @@ fn end(stage: &Rc<Stage>) -> Option<Broken> {
                 }
             }
             if stage.program.closes {
-                soon(stage, process, "close", async move { locks.close().await })?;
+                soon(stage, process, "close", async move {
+                    let _ = locks.close().await;
+                })?;
             }
         }
         Ok(())

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::open;
 use crate::rng::Rng;
 use crate::world::Net;
 
@@ -192,6 +193,9 @@ impl Program {
             true if rng.chance(600) => Cancel::Polls(1 + u32::try_from(rng.below(8)).unwrap_or(0)),
             true => Cancel::After(rng.up_to(&[4, 50, 1000])),
         };
+        let sessions = self.family == Family::Session;
+        let shared =
+            !open::ABANDONED_TWICE || !matches!(self.family, Family::Line | Family::Quorum);
         let detaches = matches!(self.family, Family::Lease | Family::Quorum);
         match rng.below(100) {
             0..45 => Op::Acquire {
@@ -213,9 +217,9 @@ impl Program {
             92 => Op::Force(name, rng.chance(300)),
             93 => Op::Close,
             94..96 if self.family == Family::Lease => Op::Move(name, rng.millis(0, 20)),
-            96..98 => Op::Abandon(
+            96..98 | 84..92 if rng.chance(if sessions { 1000 } else { 500 }) => Op::Abandon(
                 name,
-                rng.pick(&[0, 1]),
+                if shared { rng.pick(&[0, 1]) } else { 0 },
                 rng.up_to(&[10, 100]),
                 u32::try_from(1 + rng.below(3)).unwrap_or(1),
             ),

@@ -18,6 +18,7 @@ use distlock_core::{FullName, Locks, Name, Owner, Ticket};
 
 use crate::laws::Laws;
 use crate::lease::Wired;
+use crate::open;
 use crate::program::{Family, Program, Trouble};
 use crate::session::Sessions;
 use crate::world::World;
@@ -138,6 +139,13 @@ impl Stage {
         })
     }
 
+    /// Whether a known bug may have cost this process its holds: see [`open::STALLED_REENTRY`].
+    pub(crate) fn stalled(&self, process: usize) -> bool {
+        open::STALLED_REENTRY
+            && self.program.family == Family::Session
+            && !self.world.stalls(process).is_zero()
+    }
+
     pub(crate) fn locks(&self, process: usize) -> Locks {
         self.clients.borrow()[process].clone()
     }
@@ -190,7 +198,14 @@ impl Stage {
                 let store = self.store.borrow();
                 world.at(process, || match &*store {
                     Store::Lease { wired, .. } => wired[process].tell(Wake::Everybody),
-                    Store::Session { clients, .. } => clients[process].tell(Wake::Everybody),
+                    Store::Session { clients, .. } => {
+                        // Again and again for a while: a look takes a moment, and meets others.
+                        for n in 0..24 {
+                            let client = clients[process].clone();
+                            let later = Duration::from_micros(1500) * n;
+                            world.later(process, later, move || client.tell(Wake::Everybody));
+                        }
+                    }
                     Store::Line(line) => line.lose_watches(),
                     Store::Quorum(_) => {}
                 });
