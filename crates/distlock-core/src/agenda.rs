@@ -3,7 +3,7 @@
 //! One ordered entry for each hold, so that a wake-up costs what is due and not what is held. What is
 //! due waits by server, the most urgent first, until one of that server's calls is free.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use crate::clock::BootInstant;
 use crate::hold::Hold;
 use crate::ids::ReqId;
 use crate::moment::Moment;
+use crate::simulation::HashMap;
 use crate::teeth::{self, Bug};
 
 /// Max holds in one renewal call: what one timeout can cost.

@@ -1,12 +1,12 @@
 //! The requests of one client that may be granted any moment, so that closing can take them back and
 //! a loss that comes before the guard is not forgotten.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ids::ReqId;
 use crate::lost::Why;
 use crate::seam::Ask;
+use crate::simulation::HashMap;
 
 #[derive(Default)]
 pub(crate) struct Asking(Mutex<Requests>);

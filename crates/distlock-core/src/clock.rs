@@ -233,6 +233,16 @@ impl Clock {
         held.steps.send_replace(());
     }
 
+    /// When the first of those who wait on a held clock is to be woken: where a simulation moves it.
+    #[must_use]
+    pub fn next_sleeper(&self) -> Option<BootInstant> {
+        let held = self.0.as_ref()?.lock();
+        held.sleepers
+            .keys()
+            .find(|(at, _)| *at != BootInstant::FAR.0)
+            .map(|(at, _)| BootInstant(*at))
+    }
+
     /// How many futures wait on a held clock: lets a test wait for "everybody sleeps".
     #[must_use]
     pub fn sleepers(&self) -> usize {

@@ -4,13 +4,13 @@
 //! store has forgotten the release, which it does after a few others; a cancelled request is
 //! remembered for certain.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::ids::ReqId;
+use crate::simulation::HashMap;
 
 /// No question is under way for longer: a hold that was detached is forgotten then.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);

@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use tokio::runtime::{Builder, Handle};
 
 use crate::error::{Error, Kind};
+use crate::simulation;
 
 struct Library {
     pid: u32,
@@ -49,11 +50,15 @@ fn start(pid: u32) -> Library {
     Library { pid, handle }
 }
 
-/// Runs a future on the library's own thread.
+/// Runs a future on the library's own thread. Call it with no lock held: in a simulation that thread
+/// may run before this returns.
 ///
 /// # Panics
 /// When the operating system gives no thread or file descriptor for it.
 pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
+    if let Some(world) = simulation::world() {
+        return world.spawn(Box::pin(work));
+    }
     with(|l| drop(l.handle.spawn(work)));
 }
 
@@ -75,7 +80,7 @@ pub fn block_on<T: Send + 'static>(work: impl Future<Output = T> + Send + 'stati
 /// Whether this is the library's own thread: stores pick the connection by it.
 #[must_use]
 pub fn on_library_thread() -> bool {
-    IS_LIBRARY.get()
+    IS_LIBRARY.get() || simulation::world().is_some_and(|w| w.on_library_thread())
 }
 
 /// Runs work that blocks on a thread of its own and awaits its answer.

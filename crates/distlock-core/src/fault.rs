@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::engine;
 use crate::error::{Error, Kind};
+use crate::simulation;
 
 /// How a node or store misbehaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,6 +23,8 @@ pub enum Fault {
     Late(Duration),
     /// Calls are served at once, but their answers take this long.
     Tardy(Duration),
+    /// The world of a simulation carries requests and answers, and decides what becomes of them.
+    Simulated,
 }
 
 impl Fault {
@@ -30,13 +33,14 @@ impl Fault {
         self,
         clock: &Clock,
         site: &str,
-        work: impl FnOnce() -> T + Send + 'static,
+        work: impl Fn() -> T + Send + 'static,
     ) -> Result<T, Error> {
         match self {
             Fault::None => Ok(work()),
             Fault::Down => Err(Error::new(Kind::Unreachable, "this node is down")
                 .store(site)
                 .with_hint("a test took it down")),
+            Fault::Simulated => simulation::call(site, std::any::type_name::<T>(), work).await,
             Fault::Silent => std::future::pending().await,
             Fault::Mute => {
                 work();

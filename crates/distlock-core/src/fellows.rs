@@ -1,10 +1,10 @@
 //! The waiting requests of each owner at each lock: who can enter when one of them is granted.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::ids::{Owner, ReqId};
 use crate::name::FullName;
+use crate::simulation::HashMap;
 
 /// Waiting requests by lock and owner, so that a grant finds its owner's others without a look at
 /// everybody who waits.
@@ -12,7 +12,7 @@ pub(crate) struct Fellows<W>(HashMap<(FullName, Owner), HashMap<ReqId, Arc<W>>>)
 
 impl<W> Default for Fellows<W> {
     fn default() -> Self {
-        Self(HashMap::new())
+        Self(HashMap::default())
     }
 }
 

@@ -7,16 +7,26 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind};
+use crate::simulation;
 
 /// The longest owner, in bytes.
 pub const OWNER_MAX: usize = 64;
 
 fn random() -> [u8; 16] {
     let mut bytes = [0; 16];
+    fill(&mut bytes).expect("the kernel's random source answers");
+    bytes
+}
+
+/// Fills a buffer with random bytes.
+pub(crate) fn fill(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
+    if let Some(world) = simulation::world() {
+        world.fill(bytes);
+        return Ok(());
+    }
     // Straight from the kernel: a generator in this process would be copied by a fork or a cloned
     // machine, and two requests with one id would both pass for replays of one grant.
-    getrandom::fill(&mut bytes).expect("the kernel's random source answers");
-    bytes
+    getrandom::fill(bytes)
 }
 
 /// One very request: 128 random bits. Every call that changes a store carries one, which is what

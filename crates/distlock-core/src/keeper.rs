@@ -281,6 +281,7 @@ async fn run(keeper: Weak<Keeper>, alarm: &Alarm, mut timer: BootTimer) {
         }
         drop(keeper);
         tokio::select! {
+            biased;
             () = alarm.bell.notified() => {}
             () = timer.wait_until(wake) => {}
         }

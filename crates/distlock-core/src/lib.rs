@@ -55,6 +55,8 @@ pub mod quorum;
 mod reaper;
 pub mod seam;
 pub mod session;
+#[doc(hidden)]
+pub mod simulation;
 pub mod state;
 pub mod store;
 pub mod teeth;

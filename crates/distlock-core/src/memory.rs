@@ -16,6 +16,7 @@ use crate::leased::Leased;
 use crate::lost::Why;
 use crate::name::{FullName, Name};
 use crate::seam::{Ask, Backend, Due, Event, Force, Forced, Key, Released};
+use crate::simulation;
 use crate::state::{Claim, Effects, LockState, Micros, Now, Op, Pulse, Reply, Rules, answer};
 use crate::store::Store;
 use crate::token::Token;
@@ -112,13 +113,14 @@ impl Memory {
     }
 
     fn build(site: String, clock: Clock) -> Self {
-        let shared = Shared {
-            site,
-            clock,
-            rules: Rules::default(),
-            table: Mutex::default(),
-            ears: Mutex::default(),
-        };
+        Self::with_rules(site, clock, Rules::default())
+    }
+
+    /// A store of its own by other rules, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_rules(site: String, clock: Clock, rules: Rules) -> Self {
+        let shared = Shared { site, clock, rules, table: Mutex::default(), ears: Mutex::default() };
         Self { shared: Arc::new(shared), via: String::new(), listening: OnceLock::new() }.client()
     }
 
@@ -313,7 +315,7 @@ impl LeaseStore for Memory {
     fn listen(&self, ears: Ears) {
         if self.listening.set(()).is_ok() {
             let mut all = self.shared.ears.lock().unwrap_or_else(PoisonError::into_inner);
-            all.insert(self.via.clone(), ears);
+            all.insert(self.via.clone(), simulation::ears(ears));
         }
     }
 

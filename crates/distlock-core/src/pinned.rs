@@ -5,7 +5,6 @@
 //! that connections may have ended, all of them are looked at, and who lost its lock is told at once.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -28,6 +27,7 @@ use crate::seam::{
     Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Released, Watcher,
 };
 use crate::session::{Alive, Locked, SessionStore};
+use crate::simulation::HashMap;
 use crate::teeth::{self, Bug};
 use crate::token::{Token, TokenRange};
 use crate::ttl::Patience;

@@ -4,7 +4,7 @@
 //! lease has ended by itself. However many are dropped at once, a bounded number of calls is under
 //! way at each server of the store.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::clock::{BootInstant, Clock};
 use crate::engine;
 use crate::seam::{Backend, Key};
+use crate::simulation::HashMap;
 use crate::teeth::{self, Bug};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -117,13 +118,16 @@ impl Reaper {
         let mut lanes = self.lanes();
         let lane = lanes.entry(shard).or_default();
         lane.put(now, job);
-        if lane.workers < AT_ONCE {
-            self.hire(lane, shard);
+        let hire = lane.workers < AT_ONCE;
+        lane.workers += usize::from(hire);
+        drop(lanes);
+        if hire {
+            self.hire(shard);
         }
     }
 
-    fn hire(self: &Arc<Self>, lane: &mut Lane, shard: u64) {
-        lane.workers += 1;
+    /// Starts a worker that is counted already.
+    fn hire(self: &Arc<Self>, shard: u64) {
         let worker = Worker { reaper: self.clone(), shard, over: false };
         engine::spawn(async move { worker.run().await });
     }
@@ -135,8 +139,11 @@ impl Reaper {
         let Some(lane) = lanes.get_mut(&shard) else { return Next::Nothing };
         if let Some(first) = lane.queue.first_entry().filter(|e| e.key().0 <= now) {
             let job = first.remove();
-            if lane.workers < AT_ONCE && lane.first().is_some_and(|at| at <= now) {
-                self.hire(lane, shard);
+            let hire = lane.workers < AT_ONCE && lane.first().is_some_and(|at| at <= now);
+            lane.workers += usize::from(hire);
+            drop(lanes);
+            if hire {
+                self.hire(shard);
             }
             return Next::Try(job);
         }
@@ -239,6 +246,7 @@ impl Worker {
                 Next::Try(job) => self.reaper.attempt(self.shard, job).await,
                 Next::Sleep(at, bell) => {
                     tokio::select! {
+                        biased;
                         () = self.reaper.clock().sleep_until(at) => {}
                         () = bell.notified() => {}
                     }
@@ -266,7 +274,9 @@ impl Drop for Worker {
         let Some(lane) = lanes.get_mut(&self.shard) else { return };
         lane.workers -= 1;
         if std::thread::panicking() && !lane.queue.is_empty() {
-            self.reaper.hire(lane, self.shard);
+            lane.workers += 1;
+            drop(lanes);
+            self.reaper.hire(self.shard);
         } else if lane.workers == 0 {
             lanes.remove(&self.shard);
         }

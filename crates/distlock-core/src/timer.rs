@@ -45,6 +45,7 @@ impl BootTimer {
     pub(crate) async fn wait_until(&mut self, at: BootInstant) {
         let Self { clock, fd, steps } = self;
         tokio::select! {
+            biased;
             () = wait(clock, fd.as_ref(), at) => {}
             () = steps.next() => {}
         }

@@ -4,7 +4,7 @@
 //! and whoever is due soon goes along. Those close behind the head of the line have a time to look
 //! besides, shortly after the holder's lease could end, one after the other.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::clock::BootInstant;
 use crate::ids::ReqId;
 use crate::seam::Key;
+use crate::simulation::HashMap;
 
 /// Max waiters in one heartbeat call.
 const CHUNK: usize = 256;
@@ -270,7 +271,7 @@ pub(crate) fn calls(
     due: Vec<Arc<Entry>>,
     shard: impl Fn(&Entry) -> u64,
 ) -> impl Iterator<Item = Vec<Arc<Entry>>> {
-    let mut by_shard: HashMap<u64, Vec<Vec<Arc<Entry>>>> = HashMap::new();
+    let mut by_shard: HashMap<u64, Vec<Vec<Arc<Entry>>>> = HashMap::default();
     for entry in due {
         let calls = by_shard.entry(shard(&entry)).or_default();
         match calls.last_mut() {

@@ -1,6 +1,5 @@
 //! What this client has in all lines: who waits, what is held, what is to leave.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use crate::lost::Why;
 use crate::moment::Moment;
 use crate::name::FullName;
 use crate::seam::{Ask, Due, Grant, Key};
+use crate::simulation::HashMap;
 
 /// One request in line.
 pub(super) struct Waiter<P> {
@@ -78,12 +78,12 @@ pub(super) struct Plan<P> {
 impl<P> Default for Desk<P> {
     fn default() -> Self {
         let tables = Tables {
-            waiting: HashMap::new(),
+            waiting: HashMap::default(),
             fellows: Fellows::default(),
-            holds: HashMap::new(),
-            shares: HashMap::new(),
-            by_owner: HashMap::new(),
-            leaving: HashMap::new(),
+            holds: HashMap::default(),
+            shares: HashMap::default(),
+            by_owner: HashMap::default(),
+            leaving: HashMap::default(),
             tended: false,
         };
         let wake = AtomicU64::new(BootInstant::FAR.as_nanos());

@@ -5,7 +5,7 @@
 
 mod table;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +29,7 @@ use crate::moment::Moment;
 use crate::name::{FullName, Name};
 use crate::proof::Proof;
 use crate::seam::{Ask, Backend, Event, Force, Forced, Kept, Key, Released};
+use crate::simulation::{self, HashMap};
 use crate::store::Store;
 use crate::token::Token;
 use crate::ttl::Ttl;
@@ -192,7 +193,7 @@ impl MemoryLine {
 
     async fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Table, BootInstant) -> T + Send + 'static,
+        work: impl Fn(&mut Table, BootInstant) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let fault = *lock(&self.shared.fault);
         let shared = self.shared.clone();
@@ -470,7 +471,7 @@ impl LineStore for MemoryLine {
     }
 
     fn listen(&self, ears: Ears) {
-        lock(&self.shared.ears).insert(self.via.clone(), ears);
+        lock(&self.shared.ears).insert(self.via.clone(), simulation::ears(ears));
     }
 
     async fn close(&self) {

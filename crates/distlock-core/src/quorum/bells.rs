@@ -1,6 +1,5 @@
 //! Who waits here, and how a node's wake-ups reach it.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use crate::fellows::Fellows;
 use crate::ids::{Owner, ReqId};
 use crate::name::FullName;
 use crate::seam::Ask;
+use crate::simulation::HashMap;
 
 /// After a first node's word the waiter gives the others this long: a release reaches them at
 /// about the same time, and asking before it has reached a majority would be asking in vain.

@@ -3,7 +3,6 @@
 //! Repeated on the library's own thread until the node has acknowledged, or until whatever the
 //! request could have had there has ended by itself.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use super::node::{QuorumNode, Round};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::seam::Key;
+use crate::simulation::HashMap;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);

@@ -1,6 +1,5 @@
 //! What this client holds, by request; and by lock and owner, for entering again.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use crate::ids::{Owner, ReqId};
 use crate::moment::Moment;
 use crate::name::FullName;
 use crate::seam::{Ask, Key};
+use crate::simulation::HashMap;
 use crate::token::Token;
 
 /// One hold: the nodes that make it, and the requests that share it.

@@ -4,7 +4,6 @@
 //! node that lost it is taken again in the background, and counts from the next round on: only its
 //! answer shows that it was taken while the hold was sound.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use crate::error::{Error, Kind};
 use crate::lost::Why;
 use crate::moment::Moment;
 use crate::seam::{Due, Kept, Key};
+use crate::simulation::HashMap;
 use crate::token::Token;
 
 /// What is renewed: a hold this client knows, or a request it only has the ticket of.
@@ -72,7 +72,7 @@ impl<N: QuorumNode> Inner<N> {
     pub(super) async fn keep(self: &Arc<Self>, due: &[Due]) -> Vec<Kept> {
         let mut items: Vec<Item> = Vec::with_capacity(due.len());
         // Requests that share a hold are one to the nodes.
-        let mut places: HashMap<Key, usize> = HashMap::new();
+        let mut places: HashMap<Key, usize> = HashMap::default();
         let mut of_due = Vec::with_capacity(due.len());
         for d in due {
             let wanted = match self.holds.of(&d.key.req) {

@@ -22,6 +22,7 @@ use crate::lease::{Ears, Wake};
 use crate::lost::Why;
 use crate::name::FullName;
 use crate::seam::{Event, Force, Forced, Key, Released};
+use crate::simulation;
 use crate::state::{Effects, Micros, Now};
 use crate::token::Token;
 use crate::ttl::Ttl;
@@ -204,7 +205,7 @@ impl MemoryNode {
     /// One call: it travels, is served, and its answer travels back, as the fault has it.
     async fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Arc<Shared>) -> T + Send + 'static,
+        work: impl Fn(&Arc<Shared>) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let fault = *lock(&self.shared.fault);
         let shared = self.shared.clone();
@@ -251,7 +252,8 @@ impl Shared {
         let revoked = revoked.map(|(r, via)| (via, Wake::Event(Event::Lost(key(r), Why::Revoked))));
         for (via, wake) in turns.chain(contended).chain(revoked) {
             let ear = lock(&self.ears).get(&via).cloned();
-            if let Some(ear) = ear.filter(|_| !self.plain && *lock(&self.fault) == Fault::None) {
+            let reaches = matches!(*lock(&self.fault), Fault::None | Fault::Simulated);
+            if let Some(ear) = ear.filter(|_| !self.plain && reaches) {
                 ear(wake);
             }
         }
@@ -355,7 +357,7 @@ impl QuorumNode for MemoryNode {
                 let reply = shared.step(&name, &NodeOp::Renew(NodeDue { generation, ..due }));
                 (reply, quoted.filter(|_| plain))
             };
-            all.into_iter().map(renew).collect::<Vec<_>>()
+            all.iter().cloned().map(renew).collect::<Vec<_>>()
         };
         match self.call(work).await {
             Ok(replies) => replies.into_iter().map(kept).collect(),
@@ -402,7 +404,7 @@ impl QuorumNode for MemoryNode {
     }
 
     fn listen(&self, ears: Ears) {
-        lock(&self.shared.ears).insert(self.via.clone(), ears);
+        lock(&self.shared.ears).insert(self.via.clone(), simulation::ears(ears));
     }
 
     async fn close(&self) {

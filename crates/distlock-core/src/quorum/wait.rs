@@ -283,7 +283,7 @@ fn jittered(d: Duration) -> Duration {
 fn random_byte() -> u8 {
     let mut byte = [0];
     // Without randomness contenders only take longer to part.
-    let _ = getrandom::fill(&mut byte);
+    let _ = crate::ids::fill(&mut byte);
     byte[0]
 }
 

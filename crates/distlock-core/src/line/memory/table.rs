@@ -1,6 +1,6 @@
 //! The store's side of a line in memory: sessions, lines and watches, behind one mutex.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::lost::Why;
 use crate::mode::Mode;
 use crate::name::FullName;
 use crate::seam::{Ask, Event, Key};
+use crate::simulation::HashMap;
 use crate::token::Token;
 
 /// The low bits of a token are for hand-over inside a process, as etcd's are.

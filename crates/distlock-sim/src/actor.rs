@@ -1,0 +1,391 @@
+//! An application task: it does what its program says through the library's public calls.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use distlock_core::clock::BootInstant;
+use distlock_core::label::Label;
+use distlock_core::seam::{Ask, Attempt, Key};
+use distlock_core::{Force, Guard, Kind, Mode, Owner, Patience, Released, ReqId};
+
+use crate::program::{Cancel, Family, How, Op};
+use crate::stage::Stage;
+
+/// A call may take this much longer than it was told to, over a network whose answers take a few
+/// milliseconds when they come at all.
+const SLACK: Duration = Duration::from_millis(1500);
+/// One request; a release is three.
+const REQUEST: Duration = Duration::from_secs(11);
+const RELEASE: Duration = Duration::from_secs(33);
+/// Closing gives everything back, and gives up on a store that does not answer.
+const CLOSE: Duration = Duration::from_secs(16);
+
+pub(crate) struct Acting {
+    stage: Rc<Stage>,
+    me: usize,
+    process: usize,
+    guards: RefCell<Vec<(Guard, usize)>>,
+}
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+pub(crate) async fn act(stage: Rc<Stage>, me: usize) {
+    let actor = stage.program.actors[me].clone();
+    let acting =
+        Acting { stage: stage.clone(), me, process: actor.process, guards: RefCell::default() };
+    stage.world.clock.sleep(actor.at).await;
+    for op in actor.ops {
+        acting.doing(|| format!("{op:?}"));
+        acting.run(op).await;
+        if stage.laws.borrow().broken.is_some() {
+            return;
+        }
+    }
+    while !acting.guards.borrow().is_empty() {
+        acting.doing(|| "gives back the last of its guards".to_owned());
+        acting.release(Cancel::No).await;
+    }
+    acting.doing(String::new);
+    stage.running.set(stage.running.get() - 1);
+}
+
+impl Acting {
+    fn doing(&self, what: impl FnOnce() -> String) {
+        let stage = &self.stage;
+        let what = what();
+        stage.world.note(|| format!("task {}: {what}", self.me));
+        stage.doing.borrow_mut()[self.me] = what;
+    }
+
+    fn note(&self, what: impl FnOnce() -> String) {
+        self.stage.world.note(|| format!("task {}: … {}", self.me, what()));
+    }
+
+    fn now(&self) -> BootInstant {
+        self.stage.world.clock.now()
+    }
+
+    /// A call has ended: in time?
+    fn bounded(&self, what: &str, since: BootInstant, bound: Duration) {
+        let took = self.now().since(since);
+        if took > bound + self.stage.world.stalls(self.process) {
+            let how = format!("task {}: {what} took {took:?}, more than {bound:?}", self.me);
+            self.stage.laws.borrow_mut().fail("every call ends in its time", how);
+        }
+    }
+
+    /// Runs a future until it is done or dropped.
+    async fn until<T>(&self, cancel: Cancel, mut work: Boxed<'_, T>) -> Option<T> {
+        match cancel {
+            Cancel::No => Some(work.await),
+            Cancel::After(d) => self.stage.world.clock.timeout(d, work).await,
+            Cancel::Polls(most) => {
+                let mut polls = 0;
+                let done = poll_fn(|cx| {
+                    polls += 1;
+                    match work.as_mut().poll(cx) {
+                        Poll::Ready(value) => Poll::Ready(Some(value)),
+                        Poll::Pending if polls >= most => Poll::Ready(None),
+                        Poll::Pending => Poll::Pending,
+                    }
+                })
+                .await;
+                drop(work);
+                done
+            }
+        }
+    }
+
+    async fn run(&self, op: Op) {
+        match op {
+            Op::Acquire { name, owner, how, renew, cancel } => {
+                self.acquire(name, owner, how, renew, cancel).await;
+            }
+            Op::Release(cancel) => self.release(cancel).await,
+            Op::Drop => {
+                let newest = self.guards.borrow_mut().pop();
+                if let Some((guard, view)) = newest {
+                    self.stage.laws.borrow_mut().gives(view);
+                    drop(guard);
+                }
+            }
+            Op::Detach => self.detach(),
+            Op::Resume => self.resume().await,
+            Op::Force(name, at_once) => self.force(name, at_once).await,
+            Op::Hold(d) => self.stage.world.clock.sleep(d).await,
+            Op::Close => {
+                self.stage.laws.borrow_mut().excuse(None, Some(self.process));
+                self.stage.closed.borrow_mut()[self.process] = true;
+                let since = self.now();
+                let _ = self.stage.locks(self.process).close().await;
+                self.bounded("close", since, CLOSE);
+                // Closing gives up on a store that does not answer: the rest is left to its lease.
+                if self.stage.world.troubled(self.process) {
+                    self.stage.laws.borrow_mut().withheld.fill(true);
+                }
+            }
+            Op::Move(name, d) => self.moves(name, d).await,
+            Op::Abandon(name, owner, d, polls) => self.abandon(name, owner, d, polls).await,
+        }
+    }
+
+    /// Who may share a hold: its owner, as far as re-entry reaches.
+    fn owner(&self, owner: usize) -> (Option<Owner>, String) {
+        match owner {
+            0 => (None, ReqId::random().to_string()),
+            n => {
+                let owner = self.stage.owners[n].clone();
+                let key = match self.stage.program.family {
+                    Family::Lease => owner.to_string(),
+                    _ => format!("{owner} of {}", self.process),
+                };
+                (Some(owner), key)
+            }
+        }
+    }
+
+    async fn acquire(&self, name: usize, owner: usize, how: How, renew: bool, cancel: Cancel) {
+        let stage = &self.stage;
+        let (owner, key) = self.owner(owner);
+        let how = self.patience(name, &key, how);
+        let mut lock = stage.locks(self.process).lock(stage.names[name].name.as_str());
+        if let Some(owner) = &owner {
+            lock = lock.owner(owner);
+        }
+        if !renew {
+            lock = lock.without_renewal();
+        }
+        let since = self.now();
+        stage.laws.borrow_mut().waits(self.me, Some(name));
+        let work: Boxed<'_, _> = match how {
+            How::Forever => Box::pin(async { lock.acquire().await.map(Ok) }),
+            How::Try => Box::pin(lock.try_acquire()),
+            How::For(d) => Box::pin(lock.try_acquire_for(d)),
+        };
+        let answer = self.until(cancel, work).await;
+        stage.laws.borrow_mut().waits(self.me, None);
+        match how {
+            How::Forever => {}
+            // A line is joined and left.
+            How::Try => self.bounded("try_acquire", since, REQUEST * 2),
+            How::For(d) => self.bounded("try_acquire_for", since, d + SLACK),
+        }
+        match answer {
+            None => self.note(|| "dropped".to_owned()),
+            Some(Err(e)) => {
+                self.note(|| format!("{e}"));
+                let kind = e.kind();
+                let stood = !stage.world.stalls(self.process).is_zero();
+                let excused = kind == Kind::Closed || stood || stage.world.troubled(self.process);
+                let revoked = stage.laws.borrow().withheld[name];
+                if !excused && !revoked {
+                    let how = format!("task {}: {e}", self.me);
+                    stage.laws.borrow_mut().fail("no error without a reason", how);
+                }
+            }
+            Some(Ok(Err(_))) => self.note(|| "busy".to_owned()),
+            Some(Ok(Ok(guard))) => self.granted(name, key, renew, guard),
+        }
+    }
+
+    /// Whoever holds something waits for nothing else without end: two such tasks would wait for
+    /// each other, and that would be no fault of the library's.
+    fn patience(&self, name: usize, owner: &str, how: How) -> How {
+        let laws = self.stage.laws.borrow();
+        let guards = self.guards.borrow();
+        let again = |(_, view): &(Guard, usize)| {
+            let v = &laws.views[*view];
+            v.name == name && v.owner == owner && v.valid(self.now())
+        };
+        match how {
+            How::Forever
+                if !guards.is_empty() && (laws.withheld[name] || !guards.iter().any(again)) =>
+            {
+                How::For(Duration::from_millis(400))
+            }
+            how => how,
+        }
+    }
+
+    fn granted(&self, name: usize, owner: String, renew: bool, guard: Guard) {
+        let stage = &self.stage;
+        self.note(|| format!("granted with token {}", guard.token()));
+        let ticket = guard.ticket();
+        let key = Key { lock: ticket.lock, req: ticket.req };
+        stage.held.borrow_mut().push((self.process, key));
+        let (token, held) = (guard.token(), guard.held());
+        let mut laws = stage.laws.borrow_mut();
+        let view = laws.granted(name, owner, self.process, token, renew, Ok(held));
+        if stage.closed.borrow()[self.process] {
+            laws.excuse(None, Some(self.process));
+        }
+        self.guards.borrow_mut().push((guard, view));
+    }
+
+    async fn release(&self, cancel: Cancel) {
+        let Some((guard, view)) = self.guards.borrow_mut().pop() else { return };
+        let (held, since) = (guard.check().is_ok(), self.now());
+        self.stage.laws.borrow_mut().gives(view);
+        let answer = self.until(cancel, Box::pin(guard.release())).await;
+        self.bounded("release", since, RELEASE);
+        let troubled = self.stage.world.troubled(self.process) || self.stage.stalled(self.process);
+        let mut laws = self.stage.laws.borrow_mut();
+        let v = &laws.views[view];
+        let excused =
+            v.excused || laws.withheld[v.name] || !v.renewed || troubled || laws.loose[v.name];
+        self.note(|| format!("{answer:?}"));
+        match answer {
+            Some(Ok(Released::WasLost)) if held && !excused => {
+                let how = format!("task {}: a release found the lock lost", self.me);
+                laws.fail("no loss without a reason", how);
+            }
+            Some(Err(e)) if !excused => {
+                let how = format!("task {}: release: {e}", self.me);
+                laws.fail("no error without a reason", how);
+            }
+            _ => {}
+        }
+    }
+
+    fn detach(&self) {
+        let Some((guard, view)) = self.guards.borrow_mut().pop() else { return };
+        let mut laws = self.stage.laws.borrow_mut();
+        laws.gives(view);
+        let (name, owner) = (laws.views[view].name, laws.views[view].owner.clone());
+        laws.withheld[name] = true;
+        drop(laws);
+        if let Ok(ticket) = guard.detach() {
+            self.stage.tickets.borrow_mut().push((name, owner, ticket));
+        }
+    }
+
+    async fn resume(&self) {
+        let Some((name, owner, ticket)) = self.stage.tickets.borrow_mut().pop() else { return };
+        let locks = self.stage.locks(self.process);
+        let resumed = locks.resume(&ticket).await;
+        match resumed {
+            Ok(guard) => {
+                self.stage.laws.borrow_mut().shared_by_ticket(ticket.token);
+                self.granted(name, owner, true, guard);
+            }
+            Err(e) => self.note(|| format!("{e}")),
+        }
+    }
+
+    async fn force(&self, name: usize, at_once: bool) {
+        let how = if at_once { Force::Now } else { Force::Revoke };
+        let locks = self.stage.locks(self.process);
+        let mut laws = self.stage.laws.borrow_mut();
+        laws.excuse(Some(name), None);
+        laws.withheld[name] = true;
+        // A session ends at once, whatever was asked for.
+        laws.loose[name] |= at_once || self.stage.program.family == Family::Session;
+        drop(laws);
+        let since = self.now();
+        let forced = locks.force(self.stage.names[name].name.as_str(), None, how).await;
+        self.note(|| format!("{forced:?}"));
+        self.stage.laws.borrow_mut().excuse(Some(name), None);
+        self.bounded("force", since, REQUEST * 4);
+    }
+
+    fn ask(&self, name: usize, owner: Option<Owner>, patience: Patience) -> Ask {
+        Ask {
+            lock: self.stage.names[name].clone(),
+            req: ReqId::random(),
+            owner: owner.unwrap_or_else(Owner::new),
+            mode: Mode::Exclusive,
+            ttl: self.stage.program.ttl,
+            patience,
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            label: Label::new("sim"),
+            block: NonZeroU32::MIN,
+        }
+    }
+
+    /// One request, through one process and then through another.
+    async fn moves(&self, name: usize, d: Duration) {
+        let stage = &self.stage;
+        let other = (self.process + 1) % stage.program.processes;
+        let closed = |p: usize| stage.closed.borrow()[p];
+        if closed(self.process) || closed(other) || !self.guards.borrow().is_empty() {
+            return;
+        }
+        let ask = self.ask(name, None, Patience::Forever);
+        let clock = &stage.world.clock;
+        let here = stage.locks(self.process).backend().clone();
+        let there = stage.locks(other).backend().clone();
+        stage.laws.borrow_mut().waits(self.me, Some(name));
+        let mut answer = clock.timeout(d, here.acquire(&ask, None)).await;
+        let mut backend = &here;
+        if answer.is_none() {
+            self.note(|| format!("goes on through process {other}"));
+            backend = &there;
+            // A client that was closed meanwhile asks for nothing any more.
+            let most = Duration::from_secs(200);
+            answer = stage.world.clock.timeout(most, there.acquire(&ask, None)).await;
+        }
+        stage.laws.borrow_mut().waits(self.me, None);
+        self.seam(name, &ask, answer, backend, None).await;
+    }
+
+    async fn abandon(&self, name: usize, owner: usize, d: Duration, polls: u32) {
+        let stage = &self.stage;
+        if stage.closed.borrow()[self.process] {
+            return;
+        }
+        let (owner, _) = self.owner(owner);
+        let ask = self.ask(name, owner, Patience::Forever);
+        let backend = stage.locks(self.process).backend().clone();
+        let answer = stage.world.clock.timeout(d, backend.acquire(&ask, None)).await;
+        self.seam(name, &ask, answer, &backend, Some((d, polls))).await;
+    }
+
+    /// What came of a request at the seam; it is undone in any case.
+    async fn seam(
+        &self,
+        name: usize,
+        ask: &Ask,
+        answer: Option<Result<Attempt, distlock_core::Error>>,
+        backend: &std::sync::Arc<dyn distlock_core::seam::Backend>,
+        hold: Option<(Duration, u32)>,
+    ) {
+        let stage = &self.stage;
+        let mut view = None;
+        if let Some(Ok(Attempt::Granted(grant))) = &answer
+            && grant.deadline() > self.now()
+        {
+            let token = grant.tokens.first();
+            self.note(|| format!("granted with token {token}, at the seam"));
+            let until = Err(grant.deadline());
+            let process = self.process;
+            let owner = match stage.program.family {
+                Family::Lease => ask.owner.to_string(),
+                _ => format!("{} of {process}", ask.owner),
+            };
+            let mut laws = stage.laws.borrow_mut();
+            view = Some(laws.granted(name, owner, process, token, false, until));
+        }
+        if let Some(view) = view {
+            if let Some((d, _)) = hold {
+                stage.world.clock.sleep(d).await;
+            }
+            stage.laws.borrow_mut().gives(view);
+        }
+        let key = ask.key();
+        if let Some((_, polls)) = hold {
+            self.until(Cancel::Polls(polls), backend.abandon(&key)).await;
+        }
+        for _ in 0..100 {
+            match backend.abandon(&key).await {
+                Ok(()) => return,
+                Err(_) => stage.world.clock.sleep(Duration::from_millis(200)).await,
+            }
+        }
+    }
+}

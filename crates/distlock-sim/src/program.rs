@@ -1,0 +1,305 @@
+//! A program: who does what to which lock, and what goes wrong meanwhile. Plain data made from a
+//! seed, so that a failing one can be shrunk and printed.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::open;
+use crate::rng::Rng;
+use crate::world::Net;
+
+/// The families of stores.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// `Leased` over `Memory`.
+    Lease,
+    /// `Lined` over `MemoryLine`.
+    Line,
+    /// `Pinned` over connections in memory.
+    Session,
+    /// `Quorum` over `MemoryNode`s.
+    Quorum,
+}
+
+/// How an acquire waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// Until granted.
+    Forever,
+    /// Not at all.
+    Try,
+    /// For at most this long.
+    For(Duration),
+}
+
+/// When a future is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cancel {
+    /// Never.
+    No,
+    /// After so many polls.
+    Polls(u32),
+    /// After this long.
+    After(Duration),
+}
+
+/// One operation of one application task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Asks for a lock; owner 0 is a new one.
+    Acquire {
+        /// Which lock.
+        name: usize,
+        /// Which owner.
+        owner: usize,
+        /// How it waits.
+        how: How,
+        /// Whether it is renewed.
+        renew: bool,
+        /// When its future is dropped.
+        cancel: Cancel,
+    },
+    /// Releases the newest guard.
+    Release(Cancel),
+    /// Drops the newest guard.
+    Drop,
+    /// Detaches the newest guard and leaves its ticket to whoever wants it.
+    Detach,
+    /// Takes up the newest ticket.
+    Resume,
+    /// Takes a lock away: from whoever holds it, at once or not.
+    Force(usize, bool),
+    /// Keeps what it has for a while.
+    Hold(Duration),
+    /// Closes its process's client.
+    Close,
+    /// Waits through one process, and goes on waiting with the same request through another.
+    Move(usize, Duration),
+    /// Asks at the seam for a while, then abandons the request; the first try of that is dropped.
+    Abandon(usize, usize, Duration, u32),
+}
+
+/// Something that goes wrong, or merely happens, at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// An application task's thread stands still.
+    StallTask(usize, Duration),
+    /// The library's thread of a process stands still.
+    StallLibrary(usize, Duration),
+    /// A process is cut off.
+    Cut(usize, Duration),
+    /// A store, or one node, cannot be reached.
+    Down(usize, Duration),
+    /// A node restarts without its data.
+    Restart(usize),
+    /// A process is told that its holds may be gone. They are not.
+    Doubt(usize),
+    /// A process is told that it may have missed wake-ups.
+    Everybody(usize),
+}
+
+impl Trouble {
+    /// A hint is no fault: nothing may be lost by it.
+    #[must_use]
+    pub fn is_hint(&self) -> bool {
+        matches!(self, Trouble::Doubt(_) | Trouble::Everybody(_))
+    }
+}
+
+/// One application task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Actor {
+    /// In which process.
+    pub process: usize,
+    /// When it starts.
+    pub at: Duration,
+    /// What it does.
+    pub ops: Vec<Op>,
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    /// The store's family.
+    pub family: Family,
+    /// Seeds the scheduler and the network.
+    pub seed: u64,
+    /// How many processes.
+    pub processes: usize,
+    /// How many locks.
+    pub names: usize,
+    /// How long a lease lasts.
+    pub ttl: Duration,
+    /// What the network does.
+    pub net: Net,
+    /// How many out of a thousand spawns are preempted.
+    pub preempts: u32,
+    /// The application tasks.
+    pub actors: Vec<Actor>,
+    /// What goes wrong, and when.
+    pub troubles: Vec<(Duration, Trouble)>,
+    /// The clients are closed in the end, and not merely dropped.
+    pub closes: bool,
+}
+
+const LONG: Duration = Duration::from_secs(100);
+
+impl Program {
+    /// The program of a seed.
+    #[must_use]
+    pub fn new(family: Family, seed: u64) -> Self {
+        let rng = &mut Rng::new(seed ^ 0x00d1_5710);
+        let calm = rng.chance(350);
+        let long = rng.chance(600);
+        let ttl = if long { LONG } else { Duration::from_millis(rng.pick(&[400, 1000, 3000])) };
+        let processes = 1 + rng.below(3);
+        let names = 1 + usize::from(rng.chance(300));
+        let mut p = Self {
+            family,
+            seed: rng.bits(),
+            processes,
+            names,
+            ttl,
+            net: Net::default(),
+            preempts: if calm { 0 } else { rng.pick(&[0, 50, 300]) },
+            actors: Vec::new(),
+            troubles: Vec::new(),
+            closes: rng.chance(200),
+        };
+        if !calm {
+            p.net = net(rng);
+        }
+        for _ in 0..2 + rng.below(4) {
+            let (process, at) = (rng.below(processes), rng.up_to(&[1, 20, 300]));
+            let most = rng.pick(&[3, 8]);
+            let n = 1 + rng.below(most);
+            let ops = (0..n).map(|_| p.op(rng)).collect();
+            p.actors.push(Actor { process, at, ops });
+        }
+        let most = rng.pick(&[1, 3, 6]);
+        for _ in 0..rng.below(most) {
+            let trouble = p.trouble(rng);
+            if !calm || trouble.is_hint() {
+                p.troubles.push((rng.up_to(&[50, 1000, 5000]), trouble));
+            }
+        }
+        p
+    }
+
+    fn op(&self, rng: &mut Rng) -> Op {
+        let name = rng.below(self.names);
+        let cancel = |rng: &mut Rng, n| match rng.chance(n) {
+            false => Cancel::No,
+            true if rng.chance(600) => Cancel::Polls(1 + u32::try_from(rng.below(8)).unwrap_or(0)),
+            true => Cancel::After(rng.up_to(&[4, 50, 1000])),
+        };
+        let sessions = self.family == Family::Session;
+        let shared =
+            !open::ABANDONED_TWICE || !matches!(self.family, Family::Line | Family::Quorum);
+        let detaches = matches!(self.family, Family::Lease | Family::Quorum);
+        match rng.below(100) {
+            0..45 => Op::Acquire {
+                name,
+                owner: rng.pick(&[0, 0, 1, 1, 2]),
+                how: match rng.below(10) {
+                    0..6 => How::Forever,
+                    6..8 => How::Try,
+                    _ => How::For(rng.up_to(&[5, 100, 800])),
+                },
+                renew: rng.chance(850),
+                cancel: cancel(rng, 250),
+            },
+            45..60 => Op::Release(cancel(rng, 150)),
+            60..68 => Op::Drop,
+            68..84 => Op::Hold(rng.up_to(&[2, 20, 300, 2000])),
+            84..88 if detaches => Op::Detach,
+            88..92 if detaches => Op::Resume,
+            92 => Op::Force(name, rng.chance(300)),
+            93 => Op::Close,
+            94..96 if self.family == Family::Lease => Op::Move(name, rng.millis(0, 20)),
+            96..98 | 84..92 if rng.chance(if sessions { 1000 } else { 500 }) => Op::Abandon(
+                name,
+                if shared { rng.pick(&[0, 1]) } else { 0 },
+                rng.up_to(&[10, 100]),
+                u32::try_from(1 + rng.below(3)).unwrap_or(1),
+            ),
+            _ => Op::Hold(rng.millis(0, 10)),
+        }
+    }
+
+    fn trouble(&self, rng: &mut Rng) -> Trouble {
+        let process = rng.below(self.processes);
+        let d = rng.up_to(&[50, 1000, 6000]);
+        match rng.below(12) {
+            0..2 => Trouble::StallTask(rng.below(self.actors.len()), d),
+            2..4 => Trouble::StallLibrary(process, d),
+            4..6 => Trouble::Cut(process, d),
+            6 => Trouble::Down(rng.below(5), d),
+            7 if self.family == Family::Quorum => Trouble::Restart(rng.below(5)),
+            8..10 => Trouble::Everybody(process),
+            _ => Trouble::Doubt(process),
+        }
+    }
+
+    /// Whether nothing ever goes wrong in it: then everything must be prompt and nothing is lost.
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        self.net.is_calm()
+            && self.preempts == 0
+            && self.troubles.iter().all(|(_, trouble)| trouble.is_hint())
+    }
+
+    /// Whether its leases are longer than anything in it.
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        self.ttl == LONG
+    }
+
+    /// How large it is: what shrinking makes smaller.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.troubles.len()
+            + self.actors.iter().map(|a| 1 + a.ops.len()).sum::<usize>()
+            + usize::from(!self.net.is_calm())
+    }
+}
+
+fn net(rng: &mut Rng) -> Net {
+    let mut some = |most: &[u32]| if rng.chance(400) { rng.pick(most) } else { 0 };
+    Net {
+        lost: some(&[10, 60, 250]),
+        mute: some(&[10, 60, 250]),
+        breaks: some(&[10, 60, 250]),
+        refused: some(&[10, 100]),
+        slow: some(&[10, 60, 250]),
+        twice: some(&[50, 300]),
+        deaf: some(&[20, 300]),
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:?}: {} processes, {} locks, TTL {:?}, {}",
+            self.family,
+            self.processes,
+            self.names,
+            self.ttl,
+            if self.closes { "closed in the end" } else { "dropped in the end" }
+        )?;
+        if !self.net.is_calm() || self.preempts > 0 {
+            writeln!(f, "  per mille: {:?}, preempts: {}", self.net, self.preempts)?;
+        }
+        for (i, actor) in self.actors.iter().enumerate() {
+            writeln!(f, "  task {i} in process {} from {:?}:", actor.process, actor.at)?;
+            for op in &actor.ops {
+                writeln!(f, "    {op:?}")?;
+            }
+        }
+        for (at, trouble) in &self.troubles {
+            writeln!(f, "  at {at:?}: {trouble:?}")?;
+        }
+        Ok(())
+    }
+}
