@@ -31,25 +31,31 @@ static SCRIPT: LazyLock<Script> =
 /// How long the marker outlives the last connected client.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The longest TTL that the clients of a server agreed on, as its scripts hold them to it.
+/// What the clients of a server agreed on, as its scripts hold them to it: the longest TTL. And how
+/// long a name is remembered, which each may say for itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Agreed {
     /// The key of the marker that says so at the server; `None` where no script can read it with a
     /// lock, because in a cluster it is in another slot.
     pub(crate) marker: Option<String>,
     pub(crate) max_ttl: Duration,
+    /// How long a name that nobody uses is remembered.
+    pub(crate) keep: Duration,
 }
 
 impl Agreed {
     /// No bound, for tests of the scripts alone.
     #[cfg(test)]
-    pub(crate) const NONE: Self = Self { marker: None, max_ttl: Duration::MAX };
+    pub(crate) const NONE: Self =
+        Self { marker: None, max_ttl: Duration::MAX, keep: Duration::from_secs(24 * 3600) };
 
-    /// The two arguments of every script that writes a lease: the marker's key or nothing, and the
-    /// longest TTL in microseconds. A script refuses to run when the marker says another one.
-    pub(crate) fn args(&self) -> [Vec<u8>; 2] {
+    /// The three arguments of every script that writes a lease: the marker's key or nothing, the
+    /// longest TTL, and how long to remember, in microseconds. A script refuses to run when the marker
+    /// says another TTL.
+    pub(crate) fn args(&self) -> [Vec<u8>; 3] {
         let marker = self.marker.clone().unwrap_or_default();
-        [marker.into_bytes(), self.max_ttl.as_micros().to_string().into_bytes()]
+        let micros = |d: Duration| d.as_micros().to_string().into_bytes();
+        [marker.into_bytes(), micros(self.max_ttl), micros(self.keep)]
     }
 }
 

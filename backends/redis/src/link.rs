@@ -74,8 +74,11 @@ impl Link {
         let quarantine =
             judge(&wire, marker.as_deref(), &facts, options, clock).await.map_err(at)?;
         let quarantine = Mutex::new(quarantine);
-        let agreed =
-            Agreed { marker: marker.clone().filter(|_| !cluster), max_ttl: options.max_ttl };
+        let agreed = Agreed {
+            marker: marker.clone().filter(|_| !cluster),
+            max_ttl: options.max_ttl,
+            keep: options.keep,
+        };
         let (via, counted) = match cluster {
             true => (format!("{via}:{}", facts.home()), Counted::Ending(facts.home().to_owned())),
             false => (via.to_owned(), Counted::All),

@@ -6,6 +6,11 @@ use std::time::Duration;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Kind, duration};
 
+/// How long a name is remembered at least, usually and at most. Requests that have ended must be
+/// remembered for a minute.
+const KEEP: (Duration, Duration, Duration) =
+    (Duration::from_secs(120), Duration::from_secs(24 * 3600), Duration::from_secs(7 * 24 * 3600));
+
 /// How the locks are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Algorithm {
@@ -27,6 +32,8 @@ pub struct RedisOptions {
     /// What the quarantine lasts beyond `max_ttl`.
     pub(crate) slack: Duration,
     pub(crate) replicas: u8,
+    /// How long a name that nobody uses is remembered.
+    pub(crate) keep: Duration,
     pub(crate) drift_percent: u8,
     pub(crate) tls: Tls,
     pub(crate) sentinel_password: Option<String>,
@@ -49,6 +56,7 @@ impl Default for RedisOptions {
             quarantine: true,
             slack: Duration::ZERO,
             replicas: 0,
+            keep: KEEP.1,
             drift_percent: 10,
             tls: Tls::default(),
             sentinel_password: None,
@@ -58,12 +66,13 @@ impl Default for RedisOptions {
 
 impl RedisOptions {
     /// The keys a URL may have.
-    pub const KEYS: [&'static str; 10] = [
+    pub const KEYS: [&'static str; 11] = [
         "algorithm",
         "timeout",
         "max_ttl",
         "quarantine",
         "wait",
+        "keep",
         "drift",
         "ca",
         "cert",
@@ -114,6 +123,15 @@ impl RedisOptions {
         self
     }
 
+    /// How long a name that nobody uses any more is remembered: its highest token, and which requests
+    /// have ended. Until then tokens rise whatever the server's clock does; after it, only if the clock
+    /// was not stepped back by more than this.
+    #[must_use]
+    pub fn keep(mut self, keep: Duration) -> Self {
+        self.keep = keep.clamp(KEEP.0, KEEP.2);
+        self
+    }
+
     /// How much of a TTL a guard gives up for clocks that run at different rates, in percent.
     #[must_use]
     pub fn drift_percent(mut self, percent: u8) -> Self {
@@ -148,6 +166,7 @@ impl RedisOptions {
         options.timeout =
             span("timeout", url.take("timeout"), options.timeout, 20 * ms, 60 * second)?;
         options.max_ttl = span("max_ttl", url.take("max_ttl"), options.max_ttl, second / 5, day)?;
+        options.keep = span("keep", url.take("keep"), options.keep, KEEP.0, KEEP.2)?;
         if let Some(word) = url.take("quarantine") {
             options.quarantine = match word.as_str() {
                 "on" => true,
@@ -184,7 +203,7 @@ mod tests {
     #[test]
     fn options_come_from_the_url_and_wrong_ones_say_what_is_allowed() {
         let mut url = StoreUrl::parse(
-            "redis://h?max_ttl=2s&timeout=500ms&quarantine=off&wait=1&drift=1&algorithm=plain",
+            "redis://h?max_ttl=2s&timeout=500ms&quarantine=off&wait=1&drift=1&algorithm=plain&keep=5m",
         )
         .unwrap();
         let options = RedisOptions::take_from(&mut url).unwrap();
@@ -192,10 +211,17 @@ mod tests {
         assert_eq!(options.timeout, Duration::from_millis(500));
         assert!(!options.quarantine && options.algorithm == Algorithm::Plain);
         assert_eq!((options.replicas, options.drift_percent), (1, 1));
+        assert_eq!(options.keep, Duration::from_secs(300));
         assert!(url.finish(&[]).is_ok());
-        for wrong in
-            ["max_ttl=1ms", "timeout=x", "quarantine=no", "wait=-1", "algorithm=y", "key=k"]
-        {
+        for wrong in [
+            "max_ttl=1ms",
+            "timeout=x",
+            "keep=1s",
+            "quarantine=no",
+            "wait=-1",
+            "algorithm=y",
+            "key=k",
+        ] {
             let mut url = StoreUrl::parse(&format!("redis://h?{wrong}")).unwrap();
             let e = RedisOptions::take_from(&mut url).unwrap_err();
             assert!(e.kind() == Kind::Usage && e.hint().is_some(), "{wrong}: {e:?}");

@@ -41,8 +41,6 @@ use crate::router::Router;
 use crate::scan;
 use crate::scripts::agreed;
 
-/// How long the fence counter outlives the lock.
-const KEEP: Duration = Duration::from_secs(24 * 3600);
 /// The further key that says who holds a lock: what is listed.
 const INFO: &str = ":i";
 /// How many locks one call renews.
@@ -199,7 +197,6 @@ impl LeaseStore for Plain {
             ask.min_hold.as_micros().to_string().into_bytes(),
             link.via.clone().into_bytes(),
             if wait_lease.is_some() { b"1".to_vec() } else { b"0".to_vec() },
-            millis(KEEP),
         ];
         let clock = &self.shared.clock;
         let make = |link: &Link| {
@@ -330,10 +327,10 @@ impl Plain {
         let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
         let play = async {
             let mut all = Vec::with_capacity(due.len() * 5);
-            let mut args = Vec::with_capacity(due.len() * 3);
+            let mut args = Vec::with_capacity(due.len() * 2);
             for d in due {
                 all.extend(keys(&d.key.lock)?);
-                args.extend([value_of(d.key.req), millis(d.ttl), millis(KEEP)]);
+                args.extend([value_of(d.key.req), millis(d.ttl)]);
             }
             let make = |link: &Link| {
                 let args = link.agreed.args().into_iter().chain(args.clone()).collect();

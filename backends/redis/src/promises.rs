@@ -22,6 +22,8 @@ pub enum Kind {
 
 const CLOCK: &str = "Leases run on the server's wall clock: when somebody steps it forward, a lock \
                      can pass on before its holder knows; the fence still refuses the older one.";
+const MEMORY: &str = "A name that nobody has used for a day (?keep=) is forgotten: from then on its tokens rise \
+                      only if no clock was stepped back by more than that meanwhile.";
 const FLUSH: &str = "FLUSHALL and keys deleted by hand are found out at the next renewal only.";
 const RESTART: &str = "After a restart that may have lost locks nothing is granted for max_ttl, \
                        the longest TTL, unless the server has appendfsync always.";
@@ -91,15 +93,15 @@ pub fn capability(kind: Kind, options: &RedisOptions) -> Capability {
 
 fn notes(kind: Kind, plain: bool, quarantine: bool) -> &'static [&'static str] {
     match (kind, plain, quarantine) {
-        (Kind::Single, false, true) => &[RESTART, CLOCK, FLUSH],
-        (Kind::Single, false, false) => &[RESTART_OFF, CLOCK, FLUSH],
-        (Kind::Single | Kind::Cluster, true, true) => &[PLAIN, RESTART, CLOCK, FLUSH],
-        (Kind::Single | Kind::Cluster, true, false) => &[PLAIN, RESTART_OFF, CLOCK, FLUSH],
-        (Kind::Sentinel, true, true) => &[PLAIN, FAILOVER, RESTART, CLOCK, FLUSH],
-        (Kind::Sentinel, true, false) => &[PLAIN, FAILOVER_OFF, RESTART_OFF, CLOCK, FLUSH],
-        (Kind::Sentinel, false, true) => &[FAILOVER, RESTART, CLOCK, FLUSH],
-        (Kind::Sentinel, false, false) => &[FAILOVER_OFF, RESTART_OFF, CLOCK, FLUSH],
-        (Kind::Cluster, false, true) => &[FAILOVER, RESTART, SLOTS, CLOCK, FLUSH],
-        (Kind::Cluster, false, false) => &[FAILOVER_OFF, RESTART_OFF, SLOTS, CLOCK, FLUSH],
+        (Kind::Single, false, true) => &[RESTART, CLOCK, FLUSH, MEMORY],
+        (Kind::Single, false, false) => &[RESTART_OFF, CLOCK, FLUSH, MEMORY],
+        (Kind::Single | Kind::Cluster, true, true) => &[PLAIN, RESTART, CLOCK, FLUSH, MEMORY],
+        (Kind::Single | Kind::Cluster, true, false) => &[PLAIN, RESTART_OFF, CLOCK, FLUSH, MEMORY],
+        (Kind::Sentinel, true, true) => &[PLAIN, FAILOVER, RESTART, CLOCK, FLUSH, MEMORY],
+        (Kind::Sentinel, true, false) => &[PLAIN, FAILOVER_OFF, RESTART_OFF, CLOCK, FLUSH, MEMORY],
+        (Kind::Sentinel, false, true) => &[FAILOVER, RESTART, CLOCK, FLUSH, MEMORY],
+        (Kind::Sentinel, false, false) => &[FAILOVER_OFF, RESTART_OFF, CLOCK, FLUSH, MEMORY],
+        (Kind::Cluster, false, true) => &[FAILOVER, RESTART, SLOTS, CLOCK, FLUSH, MEMORY],
+        (Kind::Cluster, false, false) => &[FAILOVER_OFF, RESTART_OFF, SLOTS, CLOCK, FLUSH, MEMORY],
     }
 }

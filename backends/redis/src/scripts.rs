@@ -55,7 +55,7 @@ fn value(name: &str, source: Source) -> String {
         "DEAF" => u128::from(DEAF),
         "STEP" => STEP as u128,
         "HOUR" => 3_600_000_000,
-        "DAY" => 86_400_000_000,
+        "LEAST" => 120_000_000,
         other => unreachable!("the scripts speak of @{other}"),
     };
     number.to_string()

@@ -24,6 +24,8 @@ const CLOCK: &str = "Leases run on the nodes' wall clocks: when somebody steps s
                      the rest of the nodes that granted a lock are no majority (one is enough where \
                      only a bare majority had granted it), it can pass on before its holder knows; \
                      the fence still refuses the older one.";
+const MEMORY: &str = "A name that nobody has used for a day (?keep=) is forgotten: from then on its tokens rise \
+                      only if no clock was stepped back by more than that meanwhile.";
 const FLUSH: &str = "FLUSHALL and keys deleted by hand are found out at the next renewal only.";
 const PLAIN: &str = "Key and value are those of the Redlock recipe, so clients in other languages \
                      exclude us and we them. It has no ordered fence: a resource cannot tell an \
@@ -41,8 +43,8 @@ const RESTART_PLAIN: &str = "A node that restarts without durable data grants no
 pub fn redlock_capability(options: &RedisOptions) -> Capability {
     let plain = options.algorithm == Algorithm::Plain;
     let notes: &'static [&'static str] = match (plain, options.quarantine) {
-        (false, true) => &[MAJORITY, TOKENS, RESTART, CLOCK, FLUSH],
-        (false, false) => &[MAJORITY, TOKENS, RESTART_OFF, CLOCK, FLUSH],
+        (false, true) => &[MAJORITY, TOKENS, RESTART, CLOCK, FLUSH, MEMORY],
+        (false, false) => &[MAJORITY, TOKENS, RESTART_OFF, CLOCK, FLUSH, MEMORY],
         (true, true) => &[PLAIN, MAJORITY, RESTART_PLAIN, LATE, CLOCK_PLAIN, FLUSH],
         (true, false) => &[PLAIN, MAJORITY, RESTART_OFF, LATE, CLOCK_PLAIN, FLUSH],
     };

@@ -1,5 +1,5 @@
 -- KEYS H Q D W Z    ARGV req, claim, wait in microseconds (or ''), whom PUBLISH counts, the marker's
--- key (or ''), max_ttl
+-- key (or ''), max_ttl, how long to remember
 -- The usual case first, before anything is defined: nobody holds, nobody waits, nothing forbids it.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 @AGREED(5)
@@ -24,9 +24,9 @@ do
     if block > 1 then block = math.min(block, math.max(1, now + @AHEAD - token)) end
     hi = token + block - 1
     local expires = now + ttl
-    local need = (expires > hi and expires or hi) + @DAY
+    local need = (expires > hi and expires or hi) + ARGV[7]
     local fresh = kept < need
-    if fresh then kept = need + @HOUR end
+    if fresh then kept = need + ARGV[7] / 24 end
     v = pack('<BI4I4dBc0ddI4ddddddI4ddc16BddHc0', 1, 0, 1, oldest, #ring, ring, hi, delay, 0, stones, line_kept, soonest,
       latest, kept, token, block, 0, 0, ARGV[1], 0, expires, now, #ARGV[2], ARGV[2])
     if fresh then

@@ -3,7 +3,7 @@
 -- {3, ahead, left, holder…} busy, {4, 0, permits} or {4, 1, mode} refused, {5, how} ended before.
 -- The holder is its token, age, what is left, and its claim.
 local req, asked, wait = ARGV[1], claim(ARGV[2]), tonumber(ARGV[3])
-s.own, s.trusted = req, ARGV[4]
+s.own, s.trusted, s.keep = req, ARGV[4], tonumber(ARGV[7])
 open(1, v)
 if not KEYS[5] and (not KEYS[2] or s.stones > now) then return redis.error_reply('TRYAGAIN the lock moves') end
 drop_ended()

@@ -1,9 +1,9 @@
--- KEYS H Q D W Z of each lock    ARGV whom PUBLISH counts, the marker's key (or ''), max_ttl, then req
--- and ttl of each lock
+-- KEYS H Q D W Z of each lock    ARGV whom PUBLISH counts, the marker's key (or ''), max_ttl, how
+-- long to remember, then req and ttl of each lock
 -- Answers two numbers for each: what is left and how many wait; or -1 gone, -2 revoked, and 0.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 @AGREED(2)
-local max = tonumber(ARGV[3])
+local max, keep = tonumber(ARGV[3]), tonumber(ARGV[4])
 @NOW
 local v
 local out, rest = {}, {}
@@ -15,8 +15,8 @@ for i = 1, math.ceil(#KEYS / 5) do
     local version, queued, n, _, _, at = unpack('<BI4I4dBc0', v)
     if n == 1 and queued == 0 and version == 1 then
       local kept, _, _, _, _, req, phase, expires = unpack('<ddI4ddc16Bd', v, at + 52)
-      local till = now + math.min(ARGV[2 * i + 3], max)
-      if req == ARGV[2 * i + 2] and phase == 0 and expires > now and till + @DAY <= kept then
+      local till = now + math.min(ARGV[2 * i + 4], max)
+      if req == ARGV[2 * i + 3] and phase == 0 and expires > now and till + keep <= kept then
         if till > expires then
           call('SETRANGE', KEYS[5 * i - 4], at + 104, pack('<d', till))
           expires = till

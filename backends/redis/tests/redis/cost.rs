@@ -8,11 +8,14 @@ use futures_util::future::join_all;
 use rustix::net::{getpeername, sockopt};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::kit::{Named, client, connect, give_back, ms, run, said, take, take_for};
+use crate::kit::{
+    Named, client, connect, give_back, keys, ms, run, said, soon, take, take_for, until, waiter,
+};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("no_call_waits_for_the_answer_to_another_one", nodelay),
     ("a_list_of_many_pages_scans_the_keys_once", list),
+    ("a_name_that_nobody_uses_is_remembered_as_long_as_was_asked_for", keep),
     ("a_plain_release_costs_the_same_however_many_wait", plain_release),
 ];
 
@@ -74,6 +77,43 @@ fn list() {
             assert!(locks.list("n").await.unwrap().is_empty());
         }
     });
+}
+
+fn keep() {
+    run(async {
+        let server = Redis::new().start().await.unwrap();
+        for (n, query) in ["", "&algorithm=plain"].into_iter().enumerate() {
+            for (name, keep, most) in [("day", "", 26 * 3600), ("minutes", "&keep=10m", 660)] {
+                let name = format!("{name}-{n}");
+                let locks = client(&server, &format!("quarantine=off{query}{keep}")).await;
+                let held = take_for(&locks, &name, ms(30_000)).await;
+                let left = async || {
+                    let keys = keys(&server).await;
+                    let ours = keys.iter().filter(|(key, _)| key.contains(&name));
+                    ours.map(|(_, left)| *left / 1000).max().unwrap_or(0)
+                };
+                // Through a hand-over, whose moves do not say how long.
+                let next = waiter(&locks, &name, ms(30_000));
+                line_of_two(&locks, &server, &name).await;
+                give_back(held).await;
+                soon("a turn", next).await.unwrap();
+                let left = left().await;
+                let least = if keep.is_empty() { 24 * 3600 - 60 } else { 600 - 60 };
+                assert!((least..=most).contains(&left), "{name} is remembered for {left} s");
+            }
+        }
+    });
+}
+
+/// Waits until somebody waits for a lock.
+async fn line_of_two(locks: &Locks, server: &Server, name: &str) {
+    until("somebody waits", async || {
+        let seen = locks.show(name).await.unwrap();
+        let line = format!("dl:{{:{name}}}:l");
+        seen.is_some_and(|lock| !lock.waiters.is_empty())
+            || keys(server).await.iter().any(|(key, _)| *key == line)
+    })
+    .await;
 }
 
 /// What the server spends on taking and giving back, in microseconds of its own counting.

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- KEYS two for each; ARGV the marker's key or '', max_ttl (us), then for each: req, round or '' for
+-- KEYS two for each; ARGV the marker's key or '', max_ttl (us), one for scripts with a memory, then for each: req, round or '' for
 -- any, ttl (ms)
 @AGREED(1)
 local max = math.ceil(ARGV[2] / 1000)
@@ -8,7 +8,7 @@ local call = redis.call
 local answers = {}
 for n = 1, #KEYS / 2 do
   local name, info = KEYS[n * 2 - 1], KEYS[n * 2]
-  local req, meant, ttl = ARGV[n * 3], ARGV[n * 3 + 1], math.min(ARGV[n * 3 + 2], max)
+  local req, meant, ttl = ARGV[n * 3 + 1], ARGV[n * 3 + 2], math.min(ARGV[n * 3 + 3], max)
   local held = call('GET', name)
   local round = held and string.sub(held, 1, 32) == req and string.match(held, '^%x+:(%d+)$')
   if round and (meant == '' or meant == round) then

@@ -1,6 +1,7 @@
--- KEYS H of each    ARGV 1 quarantine left, 2 the marker's key or '', 3 max_ttl; then for each: req, round, ttl, min_hold, token, who
+-- KEYS H of each    ARGV 1 quarantine left, 2 the marker's key or '', 3 max_ttl, 4 how long to remember; then for each: req, round, ttl, min_hold, token, who
 @AGREED(2)
 local left, max = tonumber(ARGV[1]), tonumber(ARGV[3])
+keep = tonumber(ARGV[4])
 local function heal(at)
   local req, round, token = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 4])
   local known = again(req, round)
@@ -23,7 +24,7 @@ for i, key in ipairs(KEYS) do
   open(key, call('GET', key))
   drop_ended()
   line_up()
-  answers[i] = heal(i * 6 - 2)
+  answers[i] = heal(i * 6 - 1)
   close()
 end
 return answers

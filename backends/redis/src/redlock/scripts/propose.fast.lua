@@ -1,6 +1,6 @@
 -- KEYS H    ARGV 1 req 2 round 3 ttl 4 min_hold 5 token 6 who 7 quarantine left
 --                8 ahead 9 slack 10 window 11 ticket or '' 12 wait 13 1 if backed, else 0
---                14 the marker's key or '' 15 max_ttl
+--                14 the marker's key or '' 15 max_ttl 16 how long to remember
 @AGREED(14)
 if tonumber(ARGV[3]) > tonumber(ARGV[15]) then return redis.error_reply('DLTTL longer than max_ttl') end
 -- The usual case first, before anything is defined: nobody holds, nobody waits, nothing forbids it.
@@ -28,9 +28,9 @@ if ARGV[7] == '0' then
     if ARGV[11] ~= '' and math.abs(ARGV[11] - now) <= tonumber(ARGV[10]) then
       placed, ticket, deadline, backed = 1, tonumber(ARGV[11]), now + ARGV[12], tonumber(ARGV[13])
     end
-    local need = math.max(now + ttl, hi, stones) + 86400000000
+    local need = math.max(now + ttl, hi, stones) + ARGV[16]
     local fresh = kept < need
-    if fresh then kept = need + 3600000000 end
+    if fresh then kept = need + ARGV[16] / 24 end
     value = pack('<BddI4dddBI4Bc16ddBddddBBBddBHc0', 1, hi, gen, 0, line_kept, stones, kept, turn, turned, 1,
       ARGV[1], tonumber(ARGV[2]), token, accepted, base, now, now + ttl, tonumber(ARGV[4]), 0, 0, placed, ticket,
       deadline, backed, #ARGV[6], ARGV[6])

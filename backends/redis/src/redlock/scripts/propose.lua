@@ -15,6 +15,7 @@ local function propose()
   if accepted then hi = p end
   return take(req, round, accepted and p or 0, accepted and 1 or 0, base, tonumber(ARGV[3]), tonumber(ARGV[4]), 0, who)
 end
+keep = tonumber(ARGV[16])
 open(KEYS[1], value)
 drop_ended()
 line_up()

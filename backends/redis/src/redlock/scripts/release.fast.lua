@@ -12,9 +12,9 @@ if value and string.byte(value) == 1 then
       if till > stones then stones = till end
       call('HSET', z, req, pack('<ddB', till, 9007199254740991, 0))
       call('PEXPIREAT', z, (stones - stones % 1000) / 1000 + 1000)
-      local need = math.max(hi, stones) + 86400000000
+      local need = math.max(hi, stones) + 120000000
       local fresh = kept < need
-      if fresh then kept = need + 3600000000 end
+      if fresh then kept = need + 60000000 end
       value = pack('<BddI4dddBI4B', 1, hi, gen, 0, line_kept, stones, kept, turn, turned + 1, 0)
       if fresh then
         call('SET', KEYS[1], value, 'PXAT', (kept - kept % 1000) / 1000)

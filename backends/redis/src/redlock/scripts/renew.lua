@@ -1,6 +1,8 @@
--- KEYS H of each    ARGV for each: req, generation or '', ttl
+-- KEYS H of each    ARGV 1 the marker's key or '', 2 max_ttl, 3 how long to remember; then for each: req,
+-- generation or '', ttl
 @AGREED(1)
 local max = tonumber(ARGV[2])
+keep = tonumber(ARGV[3])
 local function renew(at)
   local req, meant = ARGV[at], tonumber(ARGV[at + 1])
   if not hold or hold.req ~= req then return {0} end
@@ -16,7 +18,7 @@ local answers = {}
 for i, key in ipairs(KEYS) do
   open(key, call('GET', key))
   drop_ended()
-  answers[i] = renew(i * 3)
+  answers[i] = renew(i * 3 + 1)
   close()
 end
 return answers

@@ -10,7 +10,7 @@
 -- The names are made from H: a node of a quorum is never one of a cluster. Times are microseconds.
 local HELD, LINGERING, REVOKED = 0, 1, 2
 local RELEASED, CANCELLED = 0, 1
-local SECOND, MINUTE, HOUR, DAY = 1000000, 60000000, 3600000000, 86400000000
+local SECOND, MINUTE = 1000000, 60000000
 local ALL = 9007199254740991
 local STONES = 2048
 local STEP = 1000
@@ -32,6 +32,10 @@ local function open(key, value)
     unpack('<c16ddBddddBBBddBHc0', v, pos)
 end
 
+-- How long a record that nobody uses is kept, counted from the last bid or renewal: as its client says
+-- there, and otherwise as long as requests that ended must be remembered.
+local keep = 2 * MINUTE
+
 -- Writes the record if it has changed, with an end that is never near.
 local function close()
   if not v and not hold and hi + queued + stones == 0 then return end
@@ -42,8 +46,8 @@ local function close()
       hold.granted, hold.expires, hold.min, hold.phase, hold.healed, hold.placed, hold.ticket,
       hold.deadline, hold.backed, #hold.who, hold.who)
   end
-  local fresh = kept < need + DAY
-  if fresh then kept = need + DAY + HOUR end
+  local fresh = kept < need + keep
+  if fresh then kept = need + keep + keep / 24 end
   local s = pack('<BddI4dddBI4B', 1, hi, gen, queued, line_kept, stones, kept, turn, turned, has) .. tail
   if fresh then
     call('SET', H, s, 'PXAT', (kept - kept % 1000) / 1000)

@@ -39,7 +39,8 @@ local function open(at, value)
   end
 end
 
--- Writes the record if it has changed, with an end that is never near.
+-- Writes the record if it has changed, with an end that is never near: as its client says, counted
+-- from the last acquire or renewal.
 local function close()
   local parts, need = {''}, math.max(now, s.hi, s.stones)
   for _, h in ipairs(s.holds) do
@@ -47,8 +48,9 @@ local function close()
     parts[#parts + 1] = pack('<dI4ddc16BddHc0', h.token, h.block, h.since, h.deadline, h.req, h.phase, h.expires,
       h.granted, #h.claim.blob, h.claim.blob)
   end
-  local fresh = s.kept < need + @DAY
-  if fresh then s.kept = need + @DAY + @HOUR end
+  local keep = s.keep or @LEAST
+  local fresh = s.kept < need + keep
+  if fresh then s.kept = need + keep + keep / 24 end
   parts[1] = pack('<BI4I4dBc0ddI4ddddd', 1, s.queued, #s.holds, s.oldest, #s.ring, s.ring, s.hi, s.delay, s.deaf, s.stones, s.line_kept,
     s.soonest, s.latest, s.kept)
   local text = table.concat(parts)
