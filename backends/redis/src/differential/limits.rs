@@ -127,3 +127,56 @@ async fn a_record_of_a_newer_layout_is_refused_and_left_alone() {
     get.arg(&keys.lock);
     assert_eq!(scene.run(get).await, redis::Value::BulkString(newer.to_vec()));
 }
+
+/// Whoever asks, by whatever call: no lease is longer than the clients of the server agreed on, nor is
+/// one written by a client that agreed on another length.
+#[tokio::test]
+async fn no_lease_is_longer_than_was_agreed_on() {
+    let mut scene = Scene::new().await;
+    let asked = ask("agreed");
+    let keys = Keys::of(&asked.lock);
+    let second = Duration::from_secs(1);
+    let marker = |marker: Option<&str>, max_ttl| Agreed {
+        marker: marker.map(str::to_owned),
+        max_ttl,
+        keep: TTL,
+    };
+    let take = |ttl, agreed: &Agreed| {
+        let ask = Ask { ttl, ..asked.clone() };
+        moves::acquire(&keys, &ask, None, "", &Counted::All, agreed)
+    };
+    let fails = async |scene: &mut Scene, call: crate::call::Call| {
+        let got = call.by_sha().query_async::<redis::Value>(&mut scene.link).await;
+        got.unwrap_err().code().unwrap_or_default().to_owned()
+    };
+    let one = marker(None, second);
+    assert_eq!(fails(&mut scene, take(TTL, &one)).await, "DLTTL");
+    scene.send(&[take(second, &one)]).await;
+    let due = [(keys.clone(), asked.req, TTL)];
+    // By the usual case, and with somebody in line by the full rules.
+    for waiter in [false, true] {
+        if waiter {
+            let next = ask("agreed");
+            let join = moves::acquire(&keys, &next, Some(TTL), "", &Counted::All, &Agreed::NONE);
+            scene.send(&[join]).await;
+        }
+        let renewed = scene.send(&[moves::renew(&due, &Counted::All, &one)]).await;
+        let renewed = moves::renewals(&renewed[0], 1).unwrap();
+        let Reply::Renewed { remaining, .. } = renewed[0] else { panic!("{renewed:?}") };
+        assert!(remaining <= second, "a lease of {remaining:?}");
+    }
+    // The marker says another length, or nothing.
+    let mut set = redis::cmd("HSET");
+    set.arg("dl:epoch").arg("max").arg(second.as_micros().to_string());
+    for there in [false, true] {
+        if there {
+            scene.run(set.clone()).await;
+        }
+        let other = marker(Some("dl:epoch"), 2 * second);
+        assert_eq!(fails(&mut scene, take(second, &other)).await, "DLMAX");
+        assert_eq!(fails(&mut scene, moves::renew(&due, &Counted::All, &other)).await, "DLMAX");
+    }
+    let same = marker(Some("dl:epoch"), second);
+    let renewed = scene.send(&[moves::renew(&due, &Counted::All, &same)]).await;
+    assert!(matches!(moves::renewals(&renewed[0], 1).unwrap()[0], Reply::Renewed { .. }));
+}
