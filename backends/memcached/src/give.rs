@@ -252,7 +252,7 @@ mod tests {
         assert!(matches!(store.acquire(&first, None).await.unwrap(), Answer::Granted { .. }));
         // The lock changes hands between the look and the force.
         let seen = store.0.see(&first.lock).await.unwrap();
-        store.release(&first.key(), None).await.unwrap();
+        let _ = store.release(&first.key(), None).await.unwrap();
         assert!(matches!(store.acquire(&next, None).await.unwrap(), Answer::Granted { .. }));
         let forced = store.0.force_seen(&first.lock, seen, None, Force::Now).await.unwrap();
         assert_eq!(forced, Forced::NoMatch);

@@ -24,7 +24,7 @@ const MANY: usize = 4096;
 /// Locks on a memcached server. Advisory: see [`capability`].
 ///
 /// Dropping it closes the connection after what was sent is answered.
-pub struct Memcached(Arc<Inner>);
+pub struct Memcached(pub(crate) Arc<Inner>);
 
 /// What the moves share with what goes on in the background.
 pub(crate) struct Inner {

@@ -210,8 +210,8 @@ impl Locks {
             seen.iter().flat_map(|l| &l.holds).map(|h| h.holder.token).collect();
         tokens.sort_unstable();
         tokens.dedup();
-        // Where there is no holder of ours there may be one that another program made, by no token.
-        if tokens.first().is_none_or(|t| *t == Token::MIN) {
+        // A holder that another program made has no token to be named by.
+        if tokens.first() == Some(&Token::MIN) {
             return backend.force(lock, None, how).await;
         }
         let mut done = Forced::NoMatch;

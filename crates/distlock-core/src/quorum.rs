@@ -92,6 +92,7 @@ struct Inner<N> {
     rounds: AtomicU64,
     bells: bells::Bells,
     holds: holds::Holds,
+    news: UnboundedSender<Event>,
 }
 
 /// One node, and what the driver remembers of it.
@@ -138,6 +139,7 @@ impl<N: QuorumNode> Quorum<N> {
             let (ailing, healing) = (AtomicBool::new(false), AtomicBool::new(false));
             Arc::new(Node { node, ailing, healing, debts: debts::Debts::default() })
         });
+        let (news, events) = unbounded_channel();
         let inner = Arc::new(Inner {
             nodes: nodes.collect(),
             site: site.into(),
@@ -151,9 +153,9 @@ impl<N: QuorumNode> Quorum<N> {
             rounds: AtomicU64::new(0),
             bells: bells::Bells::default(),
             holds: holds::Holds::default(),
+            news,
         });
-        let (tx, rx) = unbounded_channel();
-        Ok(Self { inner, events: Mutex::new(Some(rx)) }.listening(&tx))
+        Ok(Self { inner, events: Mutex::new(Some(events)) }.listening())
     }
 
     /// Sets how long a node may take at most to answer; a tenth of the TTL counts when that is
@@ -177,16 +179,16 @@ impl<N: QuorumNode> Quorum<N> {
         self.inner.nodes.iter().any(|n| !n.debts.is_empty())
     }
 
-    fn listening(self, tx: &UnboundedSender<Event>) -> Self {
+    fn listening(self) -> Self {
         for (i, n) in self.inner.nodes.iter().enumerate() {
             // Weak: a node keeps its ears, and the driver keeps the node.
-            let (inner, tx) = (Arc::downgrade(&self.inner), tx.clone());
+            let inner = Arc::downgrade(&self.inner);
             n.node.listen(Arc::new(move |wake| {
                 let Some(inner) = inner.upgrade() else { return };
                 match wake {
                     Wake::Turn(req) => inner.bells.ring(i, &req),
                     Wake::Everybody => inner.bells.ring_all(),
-                    Wake::Event(event) => inner.hear(event, &tx),
+                    Wake::Event(event) => inner.hear(event),
                 }
             }));
         }
@@ -215,7 +217,7 @@ impl<N: QuorumNode> Inner<N> {
     }
 
     /// One node's word about a hold is no more than a reason to ask all of them.
-    fn hear(&self, event: Event, tx: &UnboundedSender<Event>) {
+    fn hear(&self, event: Event) {
         let (key, contended) = match event {
             Event::Contended(key) => (key, true),
             Event::Lost(key, _) | Event::InDoubt(key) => (key, false),
@@ -224,7 +226,7 @@ impl<N: QuorumNode> Inner<N> {
         for req in reqs {
             let key = Key { lock: key.lock.clone(), req };
             let event = if contended { Event::Contended(key) } else { Event::InDoubt(key) };
-            let _ = tx.send(event);
+            let _ = self.news.send(event);
         }
     }
 }

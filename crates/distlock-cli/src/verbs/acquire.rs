@@ -9,6 +9,7 @@ use crate::args::{Acquire, Everywhere};
 use crate::exit::{Failure, Outcome, Status};
 use crate::printer::Printer;
 use crate::signals::Signals;
+use crate::store;
 use crate::view::seconds;
 use crate::wait::{self, Turn};
 

@@ -50,7 +50,7 @@ impl<N: QuorumNode> Inner<N> {
     /// Undoes a request, whatever became of it.
     pub(super) async fn abandon(&self, key: &Key) -> Result<(), Error> {
         let ttl = match self.holds.leave(&key.req) {
-            Left::Shared => return Ok(()),
+            Left::Shared { .. } => return Ok(()),
             Left::Last(slot) => {
                 let ttl = slot.ask.as_ref().map_or(debts::GRACE, |ask| ask.ttl);
                 if slot.key != *key {
@@ -84,7 +84,8 @@ impl<N: QuorumNode> Inner<N> {
     /// Gives a hold back.
     pub(super) async fn release(&self, key: &Key) -> Result<Released, Error> {
         let slot = match self.holds.leave(&key.req) {
-            Left::Shared => return Ok(Released::Released),
+            Left::Shared { lost: false } => return Ok(Released::Released),
+            Left::Shared { lost: true } => return Ok(Released::WasLost),
             Left::Last(slot) => Some(slot),
             Left::Nothing => None,
         };

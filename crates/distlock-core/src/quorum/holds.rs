@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::node::{Generation, Round};
 use crate::clock::BootInstant;
 use crate::ids::{Owner, ReqId};
+use crate::lost::Why;
 use crate::moment::Moment;
 use crate::name::FullName;
 use crate::seam::{Ask, Key};
@@ -36,6 +37,9 @@ pub(super) struct SlotState {
     reqs: Vec<ReqId>,
     /// Released or lost: nothing is healed any more.
     pub(super) over: bool,
+    /// Why it was lost, if it was. Those who share it keep what is left of it at the nodes until each
+    /// of them has left: whoever is not told yet may still believe in it.
+    pub(super) lost: Option<Why>,
 }
 
 impl SlotState {
@@ -45,7 +49,7 @@ impl SlotState {
         left: Duration,
         margin: Duration,
     ) -> Self {
-        Self { owned, sent, left, margin, reqs: Vec::new(), over: false }
+        Self { owned, sent, left, margin, reqs: Vec::new(), over: false, lost: None }
     }
 
     /// Whether it may still be believed in.
@@ -87,8 +91,8 @@ const FEW: usize = 64;
 
 /// What is left of a hold after a request has left it.
 pub(super) enum Left {
-    /// Others share it still.
-    Shared,
+    /// Others share it still; whether it was lost.
+    Shared { lost: bool },
     /// It was the last one.
     Last(Arc<Slot>),
     /// Nothing known of it.
@@ -148,13 +152,15 @@ impl Holds {
         let mut tables = self.tables();
         let Some(slot) = tables.by_req.remove(req) else {
             // It has left already, and is what the nodes know the others' hold by.
-            let shared = tables.by_key.contains_key(req);
-            return if shared { Left::Shared } else { Left::Nothing };
+            return match tables.by_key.get(req) {
+                Some(slot) => Left::Shared { lost: slot.state().lost.is_some() },
+                None => Left::Nothing,
+            };
         };
         let mut state = slot.state();
         state.reqs.retain(|r| r != req);
         if !state.reqs.is_empty() {
-            return Left::Shared;
+            return Left::Shared { lost: state.lost.is_some() };
         }
         state.over = true;
         drop(state);
@@ -162,17 +168,16 @@ impl Holds {
         Left::Last(slot)
     }
 
-    /// A hold is lost, for all who share it.
-    pub(super) fn strike(&self, slot: &Arc<Slot>) {
+    /// A hold is lost, for all who share it; who they are. Nobody enters it any more.
+    pub(super) fn strike(&self, slot: &Arc<Slot>, why: Why) -> Vec<ReqId> {
         let mut tables = self.tables();
         let mut state = slot.state();
         state.over = true;
-        let reqs = std::mem::take(&mut state.reqs);
+        state.lost = Some(why);
+        let reqs = state.reqs.clone();
         drop(state);
-        for req in reqs {
-            tables.by_req.remove(&req);
-        }
-        tables.forget(slot);
+        tables.enter_no_more(slot);
+        reqs
     }
 }
 
@@ -194,6 +199,10 @@ impl Tables {
         if self.by_key.get(&slot.key.req).is_some_and(|s| Arc::ptr_eq(s, slot)) {
             self.by_key.remove(&slot.key.req);
         }
+        self.enter_no_more(slot);
+    }
+
+    fn enter_no_more(&mut self, slot: &Arc<Slot>) {
         let Some(ask) = &slot.ask else { return };
         let key = (ask.lock.clone(), ask.owner.clone());
         if self.by_owner.get(&key).is_some_and(|s| Arc::ptr_eq(s, slot)) {

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::debts::Ending;
 use super::fan::Fan;
 use super::holds::{Slot, SlotState};
 use super::node::{Generation, Heal, NodeDue, NodeKept, QuorumNode, Round, Vote};
@@ -17,7 +16,7 @@ use crate::engine;
 use crate::error::{Error, Kind};
 use crate::lost::Why;
 use crate::moment::Moment;
-use crate::seam::{Due, Kept, Key};
+use crate::seam::{Due, Event, Kept, Key};
 use crate::simulation::HashMap;
 use crate::token::Token;
 
@@ -38,7 +37,11 @@ struct Item {
 impl Item {
     fn due(&self, node: usize) -> Option<NodeDue> {
         let (key, generation) = match &self.wanted {
-            Wanted::Known(slot) => (&slot.key, Some(slot.state().owned[node]?)),
+            Wanted::Known(slot) => {
+                let state = slot.state();
+                let lost = state.lost.is_some();
+                (&slot.key, Some(state.owned[node].filter(|_| !lost)?))
+            }
             Wanted::Ticket(key) => (key, None),
         };
         Some(NodeDue { key: key.clone(), generation, ttl: self.ttl })
@@ -152,6 +155,15 @@ impl<N: QuorumNode> Inner<N> {
         items.iter().map(|item| self.judge(item, sent)).collect()
     }
 
+    /// A hold is lost. All who share it are told to ask, and what is left of it at the nodes is given
+    /// back by the last of them: until it was told, a guard may believe in its deadline.
+    fn strike(&self, slot: &Arc<Slot>, why: Why) {
+        for req in self.holds.strike(slot, why) {
+            let key = Key { lock: slot.key.lock.clone(), req };
+            let _ = self.news.send(Event::InDoubt(key));
+        }
+    }
+
     /// What a majority says of one hold.
     fn judge(&self, item: &Item, sent: Moment) -> Kept {
         let size = self.nodes.len();
@@ -184,18 +196,18 @@ impl<N: QuorumNode> Inner<N> {
             Wanted::Known(slot) => {
                 let counted = {
                     let mut state = slot.state();
+                    if let Some(why) = state.lost {
+                        return Kept::Lost(why);
+                    }
                     for (i, _) in &lost {
                         state.owned[*i] = None;
                     }
                     state.owned.iter().flatten().count()
                 };
                 if counted < self.majority {
-                    self.holds.strike(slot);
                     let gone = gone(&lost);
-                    // What is left of it at the others would only keep everybody waiting; unless
-                    // an operator took it away, who lets its lease run out.
-                    if !matches!(gone, Kept::Lost(Why::Revoked)) {
-                        self.owe_all(&slot.key, Ending::Cancel(Round::ALL), item.ttl);
+                    if let Kept::Lost(why) = gone {
+                        self.strike(slot, why);
                     }
                     return gone;
                 }
