@@ -13,7 +13,7 @@ use distlock_core::label::Label;
 use distlock_core::seam::{Ask, Attempt, Key};
 use distlock_core::{Force, Guard, Kind, Mode, Owner, Patience, Released, ReqId};
 
-use crate::program::{Cancel, Family, How, Op};
+use crate::program::{Actor, Cancel, Family, How, Op};
 use crate::stage::Stage;
 
 /// A call may take this much longer than it was told to, over a network whose answers take a few
@@ -312,8 +312,12 @@ impl Acting {
     async fn moves(&self, name: usize, d: Duration) {
         let stage = &self.stage;
         let other = (self.process + 1) % stage.program.processes;
-        let closed = |p: usize| stage.closed.borrow()[p];
-        if closed(self.process) || closed(other) || !self.guards.borrow().is_empty() {
+        // A backend that is closed beneath its request serves it no more: a client would have
+        // refused it.
+        let closes = |a: &Actor| {
+            a.ops.contains(&Op::Close) && (a.process == other || a.process == self.process)
+        };
+        if stage.program.actors.iter().any(closes) || !self.guards.borrow().is_empty() {
             return;
         }
         let ask = self.ask(name, None, Patience::Forever);
@@ -326,7 +330,6 @@ impl Acting {
         if answer.is_none() {
             self.note(|| format!("goes on through process {other}"));
             backend = &there;
-            // A client that was closed meanwhile asks for nothing any more.
             let most = Duration::from_secs(200);
             answer = stage.world.clock.timeout(most, there.acquire(&ask, None)).await;
         }
