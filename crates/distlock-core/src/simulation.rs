@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::{DefaultHasher, RandomState};
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 use std::rc::Rc;
 
 use tokio::sync::oneshot;
@@ -155,11 +155,5 @@ impl BuildHasher for Hashing {
             Self::Random(random) => random.build_hasher(),
             Self::Simulated => DefaultHasher::new(),
         }
-    }
-
-    fn hash_one<T: std::hash::Hash>(&self, x: T) -> u64 {
-        let mut hasher = self.build_hasher();
-        x.hash(&mut hasher);
-        hasher.finish()
     }
 }

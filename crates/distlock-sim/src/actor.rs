@@ -233,7 +233,7 @@ impl Acting {
         self.stage.laws.borrow_mut().gives(view);
         let answer = self.until(cancel, Box::pin(guard.release())).await;
         self.bounded("release", since, RELEASE);
-        let troubled = self.stage.world.troubled(self.process) || self.stage.stalled(self.process);
+        let troubled = self.stage.world.troubled(self.process);
         let mut laws = self.stage.laws.borrow_mut();
         let v = &laws.views[view];
         let excused =
@@ -280,12 +280,13 @@ impl Acting {
     async fn force(&self, name: usize, at_once: bool) {
         let how = if at_once { Force::Now } else { Force::Revoke };
         let locks = self.stage.locks(self.process);
-        let mut laws = self.stage.laws.borrow_mut();
-        laws.excuse(Some(name), None);
-        laws.withheld[name] = true;
-        // A session ends at once, whatever was asked for.
-        laws.loose[name] |= at_once || self.stage.program.family == Family::Session;
-        drop(laws);
+        {
+            let mut laws = self.stage.laws.borrow_mut();
+            laws.excuse(Some(name), None);
+            laws.withheld[name] = true;
+            // A session ends at once, whatever was asked for.
+            laws.loose[name] |= at_once || self.stage.program.family == Family::Session;
+        }
         let since = self.now();
         let forced = locks.force(self.stage.names[name].name.as_str(), None, how).await;
         self.note(|| format!("{forced:?}"));
@@ -328,6 +329,8 @@ impl Acting {
         let mut answer = clock.timeout(d, here.acquire(&ask, None)).await;
         let mut backend = &here;
         if answer.is_none() {
+            // Not before the first question has arrived: the store believes the last it hears of.
+            clock.sleep(Duration::from_millis(50)).await;
             self.note(|| format!("goes on through process {other}"));
             backend = &there;
             let most = Duration::from_secs(200);

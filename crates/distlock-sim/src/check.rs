@@ -91,8 +91,7 @@ fn run_until(stage: &Stage, end: BootInstant, on: impl Fn() -> bool) -> Option<B
         let more = world.step(end);
         let mut laws = stage.laws.borrow_mut();
         if world.clock.now() > before {
-            let stalled = |p| stage.stalled(p);
-            laws.step(|p| world.troubled(p) || stalled(p));
+            laws.step(|p| world.troubled(p));
             laws.idle();
         }
         if laws.broken.is_some() {

@@ -5,7 +5,6 @@ use std::time::Duration;
 use distlock_core::clock::BootInstant;
 use distlock_core::{Clock, Held, Token, Why};
 
-use crate::open;
 use crate::program::Family;
 
 /// A law that was broken.
@@ -111,10 +110,7 @@ impl Laws {
         let valid = view.valid(now);
         if valid && !self.loose[name] {
             let both = |v: &&View| v.name == name && v.token != token && v.valid(now);
-            let known = |v: &&View| {
-                open::UNTOLD_LOSS && self.family == Family::Quorum && v.owner == view.owner
-            };
-            if let Some(other) = self.views.iter().filter(|v| !known(v)).find(both) {
+            if let Some(other) = self.views.iter().find(both) {
                 let how = format!(
                     "lock {name}: process {process} holds it with token {token} while process {} \
                      holds it with token {}",

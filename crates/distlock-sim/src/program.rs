@@ -194,9 +194,8 @@ impl Program {
             true => Cancel::After(rng.up_to(&[4, 50, 1000])),
         };
         let sessions = self.family == Family::Session;
-        let shared =
-            !open::ABANDONED_TWICE || !matches!(self.family, Family::Line | Family::Quorum);
-        let detaches = matches!(self.family, Family::Lease | Family::Quorum);
+        let detaches = self.family == Family::Lease
+            || (self.family == Family::Quorum && !open::DETACHED_AND_SHARED);
         match rng.below(100) {
             0..45 => Op::Acquire {
                 name,
@@ -219,7 +218,7 @@ impl Program {
             94..96 if self.family == Family::Lease => Op::Move(name, rng.millis(0, 20)),
             96..98 | 84..92 if rng.chance(if sessions { 1000 } else { 500 }) => Op::Abandon(
                 name,
-                if shared { rng.pick(&[0, 1]) } else { 0 },
+                rng.pick(&[0, 1]),
                 rng.up_to(&[10, 100]),
                 u32::try_from(1 + rng.below(3)).unwrap_or(1),
             ),

@@ -18,7 +18,6 @@ use distlock_core::{FullName, Locks, Name, Owner, Ticket};
 
 use crate::laws::Laws;
 use crate::lease::Wired;
-use crate::open;
 use crate::program::{Family, Program, Trouble};
 use crate::session::Sessions;
 use crate::world::World;
@@ -137,13 +136,6 @@ impl Stage {
             };
             Locks::options().ttl(ttl).label("sim").open(backend).expect("sound options")
         })
-    }
-
-    /// Whether a known bug may have cost this process its holds: see [`open::STALLED_REENTRY`].
-    pub(crate) fn stalled(&self, process: usize) -> bool {
-        open::STALLED_REENTRY
-            && self.program.family == Family::Session
-            && !self.world.stalls(process).is_zero()
     }
 
     pub(crate) fn locks(&self, process: usize) -> Locks {

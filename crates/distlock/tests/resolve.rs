@@ -10,23 +10,23 @@ fn resolve(app: &str, dependencies: &str) -> Vec<(String, String)> {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(app);
     // Begun anew: a lock file of another run would be taken over.
     let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(dir.join("src")).unwrap();
-    std::fs::write(dir.join("src/lib.rs"), "").unwrap();
+    std::fs::create_dir_all(dir.join("src")).expect("a folder for the application");
+    std::fs::write(dir.join("src/lib.rs"), "").expect("its library");
     let here = env!("CARGO_MANIFEST_DIR");
     let manifest = format!(
         "[package]\nname = \"app\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n\
          [dependencies]\ndistlock = {{ path = {here:?}, features = [\"fence-sqlite\"] }}\n\
          {dependencies}\n"
     );
-    std::fs::write(dir.join("Cargo.toml"), manifest).unwrap();
+    std::fs::write(dir.join("Cargo.toml"), manifest).expect("its manifest");
     let cargo = Command::new(env!("CARGO")).arg("generate-lockfile").current_dir(&dir).output();
-    let cargo = cargo.unwrap();
+    let cargo = cargo.expect("cargo runs");
     assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
     packages(&dir.join("Cargo.lock"))
 }
 
 fn packages(lock: &Path) -> Vec<(String, String)> {
-    let text = std::fs::read_to_string(lock).unwrap();
+    let text = std::fs::read_to_string(lock).expect("its lock file");
     let field = |package: &str, key: &str| {
         let line = package.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(" = "));
         line.unwrap_or_default().trim_matches('"').to_owned()
