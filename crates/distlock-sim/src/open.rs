@@ -4,3 +4,8 @@
 /// Quorum: an owner shares its hold with whoever has the ticket of a detached one, in whatever process;
 /// a release there ends the hold for the guards here.
 pub(crate) const DETACHED_AND_SHARED: bool = true;
+
+/// Line: a re-entry into a hold that is not renewed gets what is left of its lease, however little: it
+/// may be over before the first renewal is answered. Nothing is asked of the store first, as the session
+/// and quorum drivers do.
+pub(crate) const SHORT_REENTRY: bool = true;

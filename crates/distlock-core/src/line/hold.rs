@@ -65,6 +65,8 @@ pub(super) struct Leaving<P> {
     pub(super) cause: Cause,
     /// Somebody sees it out already.
     pub(super) under_way: bool,
+    /// Several requests shared it.
+    pub(super) shared: bool,
 }
 
 /// Why an entry is to leave.
@@ -82,8 +84,9 @@ pub(super) enum Cause {
 
 impl<P> Leaving<P> {
     pub(super) fn of(hold: Hold<P>, at: BootInstant, cause: Cause) -> Self {
+        let shared = hold.reqs.len() > 1;
         let (key, place, lease) = (hold.key, Some(hold.place), hold.lease);
-        Self { key, place, lease, at, cause, under_way: false }
+        Self { key, place, lease, at, cause, under_way: false, shared }
     }
 
     /// Of a request that stood in line, or whose join may yet arrive.
@@ -95,7 +98,14 @@ impl<P> Leaving<P> {
     ) -> Self {
         let unanswered = Lease { sent: now, ttl, margin: Duration::ZERO };
         let (place, lease) = joined.map_or((None, unanswered), |(p, lease)| (Some(p), lease));
-        Self { key, place, lease, at: now.boot, cause: Cause::Unfinished, under_way: false }
+        let (at, cause) = (now.boot, Cause::Unfinished);
+        Self { key, place, lease, at, cause, under_way: false, shared: false }
+    }
+
+    /// Whether it must stay until its lease ends: it was taken away from several requests of one
+    /// owner, and one that gives it back cannot know that all the others were told.
+    pub(super) fn outlasts_a_release(&self) -> bool {
+        self.cause == Cause::Revoked && self.shared && !self.under_way
     }
 
     /// Whether its session is to be kept for it.

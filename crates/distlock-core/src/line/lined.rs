@@ -131,8 +131,8 @@ impl<S: LineStore> Inner<S> {
         match self.desk.leave(&key.req, self.moment()) {
             Left::Shared => Ok(()),
             Left::Hold(hold) => self.leave_for_good(self.at_once(hold)).await.map(drop),
-            // Released in order, and kept by its `min_hold`.
-            Left::Leaving(l) if l.lingers() => {
+            // Released in order, and kept by its `min_hold`; or shared with others.
+            Left::Leaving(l) if l.lingers() || l.outlasts_a_release() => {
                 self.leave_later(l);
                 Ok(())
             }
@@ -149,6 +149,10 @@ impl<S: LineStore> Inner<S> {
             Left::Leaving(l) if l.lingers() => {
                 self.leave_later(l);
                 Ok(Released::Released)
+            }
+            Left::Leaving(l) if l.outlasts_a_release() => {
+                self.leave_later(l);
+                Ok(Released::WasLost)
             }
             Left::Leaving(l) => {
                 // Taken away before: its end is no release.
