@@ -165,6 +165,14 @@ impl Keeper {
         }
     }
 
+    /// What a minority of nodes still has of a lost hold only keeps everybody waiting. It is given back
+    /// once the guard knows; unless an operator took it away, who lets its lease run out.
+    fn clear(&self, hold: &Hold, why: Why) {
+        if self.backend.capability().family == Family::Quorum && why != Why::Revoked {
+            self.reaper.abandon(hold.key.clone(), hold.ttl);
+        }
+    }
+
     async fn renew(&self, Call { shard, mut holds }: Call) {
         let _slot = Slot(self, shard);
         let clock = self.backend.clock();
@@ -239,6 +247,8 @@ impl Keeper {
                 if kept {
                     agenda.remove(req);
                     hold.latch(why);
+                    drop(agenda);
+                    self.clear(hold, why);
                 }
                 "lost"
             }

@@ -4,7 +4,6 @@
 //! until the release, and lets the same owner in again without asking the store. When the store says
 //! that connections may have ended, all of them are looked at, and who lost its lock is told at once.
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -280,7 +279,8 @@ impl<S: SessionStore> Inner<S> {
     ) -> Result<Attempt, Error> {
         let asking = self.ask_slot(ask);
         let slot = &asking.1;
-        let mut ask = Cow::Borrowed(ask);
+        // In a box, and so are the calls below: a task that waits keeps what they are made of.
+        let mut again: Option<Box<Ask>> = None;
         let until = match ask.patience {
             Patience::For(d) => self.clock().now().plus(d),
             Patience::Never | Patience::Forever => BootInstant::FAR,
@@ -289,7 +289,8 @@ impl<S: SessionStore> Inner<S> {
             let granted = slot.granted.notified();
             tokio::pin!(granted);
             granted.as_mut().enable();
-            if let Some(entered) = self.enter_again(slot, &ask).await? {
+            let ask = again.as_deref().unwrap_or(ask);
+            if let Some(entered) = Box::pin(self.enter_again(slot, ask)).await? {
                 return Ok(entered);
             }
             let ends = self.ends.load(Ordering::Acquire);
@@ -297,12 +298,14 @@ impl<S: SessionStore> Inner<S> {
             let locked = tokio::select! {
                 biased;
                 () = granted => None,
-                locked = self.store.lock(&ask, seen) => Some(locked?),
+                locked = self.store.lock(ask, seen) => Some(locked?),
             };
+            let ttl = ask.ttl;
+            let req = ask.req;
             if let Patience::For(_) = ask.patience {
                 // Asked again, it waits for what is left of its patience and no longer.
-                let left = until.since(self.clock().now());
-                ask.to_mut().patience = Patience::at_most(left);
+                let patience = Patience::at_most(until.since(self.clock().now()));
+                again = Some(Box::new(Ask { patience, ..ask.clone() }));
             }
             let (mut conn, sent, tokens, waiters) = match locked {
                 None => continue,
@@ -313,7 +316,7 @@ impl<S: SessionStore> Inner<S> {
                 }
             };
             // Until it has its place, dropping this future drops the connection and frees the lock.
-            let mut place = match self.place_for(slot, &mut conn, ends, ask.ttl).await? {
+            let mut place = match Box::pin(self.place_for(slot, &mut conn, ends, ttl)).await? {
                 Some(place) => place,
                 None => continue,
             };
@@ -321,18 +324,11 @@ impl<S: SessionStore> Inner<S> {
             // kept until the request is on the list: whoever entered before could leave as the last.
             *place = Some(conn);
             lock(&slot.state).tokens = Some(tokens);
-            self.join(slot, ask.req);
+            self.join(slot, req);
             drop(place);
             slot.granted.notify_waiters();
-            let (ttl, margin) = self.lease(ask.ttl);
-            return Ok(Attempt::Granted(Grant {
-                req: ask.req,
-                tokens,
-                sent,
-                ttl,
-                margin,
-                waiters,
-            }));
+            let (ttl, margin) = self.lease(ttl);
+            return Ok(Attempt::Granted(Grant { req, tokens, sent, ttl, margin, waiters }));
         }
     }
 

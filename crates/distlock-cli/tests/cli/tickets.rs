@@ -48,7 +48,8 @@ fn a_ticket_is_of_its_store_alone() {
     let (scene, other) = (Scene::sqlite(), Scene::sqlite());
     let ticket = ticket(&scene, &["acquire", "lock"]);
     let done = scene.run(&["release", &ticket, "--url", other.url()]);
-    assert_eq!(done.code, 64, "{done:?}");
+    assert_eq!(done.code, 76, "{done:?}");
+    assert!(done.err.contains("of another store"), "{done:?}");
     assert_eq!(scene.run(&["release", &ticket]).code, 0);
 }
 

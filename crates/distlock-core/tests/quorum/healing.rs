@@ -19,6 +19,9 @@ async fn s23_acquired_on_three_of_five_and_renewed_on_two_is_lost() {
     scene.nodes[2].wipe(&name());
     let kept = scene.keep(&client, &one).await;
     assert!(matches!(kept, Kept::Lost(Why::Gone)), "{kept:?}");
+    // Until its holder knows of the loss, what is left of it keeps others out.
+    assert_eq!(scene.owned(one.req), 2);
+    client.abandon(&one.key()).await.unwrap();
     scene.until("nothing of it is left", || scene.is_empty() && !client.owes()).await;
     let kept = scene.keep(&client, &one).await;
     assert!(matches!(kept, Kept::Lost(_)), "it came back: {kept:?}");
