@@ -150,7 +150,8 @@ impl Guard {
     ///
     /// # Errors
     /// [`Kind::Unsupported`](crate::Kind::Unsupported) where a lock cannot outlive its process;
-    /// the guard is then dropped, which releases it.
+    /// the guard is then dropped, which releases it. [`Kind::Usage`](crate::Kind::Usage) on Redlock
+    /// while its owner has entered the lock again: who releases by the ticket would end that, too.
     pub fn detach(mut self) -> Result<Ticket, Error> {
         if !self.client.backend.capability().detach {
             return Err(Error::new(
@@ -159,6 +160,14 @@ impl Guard {
             )
             .store(self.client.backend.site())
             .with_hint("use a store whose capability says detach, such as sqlite"));
+        }
+        if !self.client.backend.detach(&self.hold().key) {
+            return Err(Error::new(
+                crate::Kind::Usage,
+                "this owner has entered the lock again, and shares the hold",
+            )
+            .store(self.client.backend.site())
+            .with_hint("release its other guards before this one is detached"));
         }
         let ticket = self.ticket();
         self.client.keeper.remove(self.hold());

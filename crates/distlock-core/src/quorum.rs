@@ -287,6 +287,10 @@ impl<N: QuorumNode> Backend for Quorum<N> {
         Box::pin(self.inner.force(lock, token, how))
     }
 
+    fn detach(&self, key: &Key) -> bool {
+        self.inner.holds.detach(&key.req)
+    }
+
     fn events(&self) -> Option<UnboundedReceiver<Event>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

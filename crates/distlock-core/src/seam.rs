@@ -257,6 +257,13 @@ pub trait Backend: Send + Sync + 'static {
         0
     }
 
+    /// A hold is about to be left to whoever has its ticket, in whatever process. From then on it is
+    /// shared with no other request of its owner here; false when it is already, and must stay.
+    fn detach(&self, key: &Key) -> bool {
+        let _ = key;
+        true
+    }
+
     /// News about holds of this client. The first caller gets the stream.
     fn events(&self) -> Option<UnboundedReceiver<Event>>;
 

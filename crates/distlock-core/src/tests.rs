@@ -233,6 +233,9 @@ impl Backend for Arc<Spy> {
     fn proof(&self, key: &Key) -> Option<crate::Proof> {
         self.inner.proof(key)
     }
+    fn detach(&self, key: &Key) -> bool {
+        self.inner.detach(key)
+    }
     fn shard(&self, lock: &FullName) -> u64 {
         let servers = self.servers.load(Ordering::SeqCst) as u64;
         let last = lock.name.as_str().bytes().last().unwrap_or_default();

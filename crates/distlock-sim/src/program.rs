@@ -4,7 +4,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::open;
 use crate::rng::Rng;
 use crate::world::Net;
 
@@ -194,8 +193,7 @@ impl Program {
             true => Cancel::After(rng.up_to(&[4, 50, 1000])),
         };
         let sessions = self.family == Family::Session;
-        let detaches = self.family == Family::Lease
-            || (self.family == Family::Quorum && !open::DETACHED_AND_SHARED);
+        let detaches = matches!(self.family, Family::Lease | Family::Quorum);
         match rng.below(100) {
             0..45 => Op::Acquire {
                 name,

@@ -37,6 +37,8 @@ pub(super) struct SlotState {
     reqs: Vec<ReqId>,
     /// Released or lost: nothing is healed any more.
     pub(super) over: bool,
+    /// Whoever has its ticket may end it: it is shared with nobody.
+    detached: bool,
     /// Why it was lost, if it was. Those who share it keep what is left of it at the nodes until each
     /// of them has left: whoever is not told yet may still believe in it.
     pub(super) lost: Option<Why>,
@@ -49,7 +51,16 @@ impl SlotState {
         left: Duration,
         margin: Duration,
     ) -> Self {
-        Self { owned, sent, left, margin, reqs: Vec::new(), over: false, lost: None }
+        Self {
+            owned,
+            sent,
+            left,
+            margin,
+            reqs: Vec::new(),
+            over: false,
+            detached: false,
+            lost: None,
+        }
     }
 
     /// Whether it may still be believed in.
@@ -136,7 +147,7 @@ impl Holds {
     pub(super) fn join(&self, slot: &Arc<Slot>, req: ReqId) -> bool {
         let mut tables = self.tables();
         let mut state = slot.state();
-        if state.over || state.reqs.is_empty() {
+        if state.over || state.detached || state.reqs.is_empty() {
             return false;
         }
         if !state.reqs.contains(&req) {
@@ -166,6 +177,20 @@ impl Holds {
         drop(state);
         tables.forget(&slot);
         Left::Last(slot)
+    }
+
+    /// Nobody enters the hold of this request any more; false when somebody shares it.
+    pub(super) fn detach(&self, req: &ReqId) -> bool {
+        let mut tables = self.tables();
+        let Some(slot) = tables.by_req.get(req).cloned() else { return true };
+        let mut state = slot.state();
+        if state.reqs.len() > 1 {
+            return false;
+        }
+        state.detached = true;
+        drop(state);
+        tables.enter_no_more(&slot);
+        true
     }
 
     /// A hold is lost, for all who share it; who they are. Nobody enters it any more.

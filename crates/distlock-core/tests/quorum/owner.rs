@@ -111,3 +111,21 @@ async fn leaving_twice_takes_nothing_from_who_shares_the_hold() {
     let released = scene.run(a.release(&two.key(), None)).await.expect("an answer");
     assert!(released == Released::Released && scene.is_empty());
 }
+
+/// Whoever has the ticket of a detached hold may end it anywhere: its owner's requests here do not
+/// share it, and a hold that they share is not detached.
+#[tokio::test]
+async fn a_detached_hold_is_shared_with_nobody() {
+    let scene = Scene::of(3);
+    let (a, one) = (scene.client(), ask());
+    let two = Ask { owner: one.owner.clone(), ..ask() };
+    scene.lock(&a, &one).await;
+    scene.lock(&a, &two).await;
+    assert!(!a.detach(&one.key()), "another request shares it");
+    let _ = scene.run(a.release(&two.key(), None)).await.expect("an answer");
+    assert!(a.detach(&one.key()));
+    let again = scene.run(a.acquire(&two, None)).await.expect("an answer");
+    assert!(matches!(again, Attempt::Busy(_)), "{again:?}");
+    let released = scene.run(a.release(&one.key(), None)).await.expect("an answer");
+    assert!(released == Released::Released && scene.is_empty());
+}
