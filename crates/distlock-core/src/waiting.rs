@@ -16,10 +16,11 @@ use crate::ids::ReqId;
 use crate::seam::Key;
 use crate::simulation::HashMap;
 
-/// Max waiters in one heartbeat call.
-const CHUNK: usize = 256;
+/// Max waiters in one heartbeat call. A store that reads a line to find their places in it reads it
+/// once for each call, so a crowd at one lock should fit.
+const CHUNK: usize = 1024;
 /// Max waiters that are looked at to fill a call with those who are due soon.
-const LOOK_AHEAD: usize = 4 * CHUNK;
+const LOOK_AHEAD: usize = 2 * CHUNK;
 /// The first wait after a heartbeat without an answer; doubled each time, up to a quarter of the
 /// wait-lease.
 const RETRY: Duration = Duration::from_millis(250);
