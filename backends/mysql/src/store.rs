@@ -41,8 +41,10 @@ use crate::sql::{number, run};
 use crate::trouble::calling;
 use crate::{look, sweep};
 
-/// How many renewals or heartbeats fit one round trip.
+/// Max renewals in one round trip.
 const BATCH: usize = 128;
+/// Max heartbeats of one lock in one round trip: each reads the line ahead of them.
+const BEATS: usize = 512;
 /// How many acquires are made ready at once.
 const ROOM: usize = 8;
 
@@ -349,7 +351,7 @@ impl LeaseStore for Mysql {
         let mut pulses = vec![Pulse::Unknown; waiting.len()];
         for same in order.chunk_by(|a, b| waiting[*a].0.lock == waiting[*b].0.lock) {
             let name = &waiting[same[0]].0.lock;
-            for some in same.chunks(BATCH) {
+            for some in same.chunks(BEATS) {
                 if steady {
                     let beats = some.iter().map(|i| (waiting[*i].0.req, waiting[*i].1)).collect();
                     if let Some(felt) = inner.beat(name, beats).await.map_err(told)? {

@@ -114,7 +114,7 @@ async fn made<const N: usize>(algorithm: &str) -> Result<Made, Error> {
     let page = include_str!("../../../../docs/stores/redlock.md");
     let line = page.lines().find_map(|l| l.strip_prefix("ACL SETUSER ")).expect("an ACL line");
     let line = match algorithm {
-        "plain" => line.replace("~rl:*", "~* ~rl:*").replace("+eval ", "+eval +pttl "),
+        "plain" => line.replace("~rl:*", "~*").replace("+eval ", "+eval +pttl "),
         _ => line.to_owned(),
     };
     let redis = Redis::new().users(&["default on nopass ~* &* +@all", line.as_str()]);
