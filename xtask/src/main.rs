@@ -58,6 +58,9 @@ enum Chore {
         /// Fewer rounds: a look, not a measurement
         #[arg(long)]
         quick: bool,
+        /// Cost of an operation as waiters, holds and names become many; writes docs/growth.md
+        #[arg(long)]
+        growth: bool,
     },
 }
 
@@ -68,7 +71,9 @@ fn main() -> ExitCode {
         Chore::Models { full } => models::run(full),
         Chore::Mutants { filter } => mutants::run(filter.as_deref()),
         Chore::Lab { args } => lab::run(&args),
-        Chore::Bench { store, json, quick } => bench::run(store.as_deref(), json, quick),
+        Chore::Bench { store, json, quick, growth } => {
+            bench::run(store.as_deref(), json, quick, growth)
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

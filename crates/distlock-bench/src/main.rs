@@ -4,6 +4,7 @@
 //! calls, issued from the same task on the same runtime in the same run, does not.
 
 mod crowd;
+mod growth;
 mod peer;
 mod place;
 mod raw;
@@ -30,6 +31,12 @@ struct Args {
     /// Fewer rounds: a look, not a measurement
     #[arg(long)]
     quick: bool,
+    /// Cost of an operation as waiters, holds and names become many
+    #[arg(long)]
+    growth: bool,
+    /// With --growth: the documentation folder whose record, page and plot are written anew
+    #[arg(long, requires = "growth")]
+    docs: Option<std::path::PathBuf>,
     /// One process of a crowd (internal)
     #[arg(long, hide = true, num_args = 4)]
     member: Vec<String>,
@@ -66,10 +73,15 @@ async fn run(args: &Args) -> Result<Vec<Row>, Error> {
         crowd::member(url, start, end, out).await?;
         return Ok(Vec::new());
     }
+    let all: &[&str] = if args.growth { &growth::STORES } else { &STORES };
     let chosen = match &args.store {
-        None => STORES.to_vec(),
+        None => all.to_vec(),
         Some(one) => vec![one.as_str()],
     };
+    if args.growth {
+        growth::run(&chosen, args.quick, args.docs.as_deref()).await?;
+        return Ok(Vec::new());
+    }
     let mut rows = Vec::new();
     for store in chosen {
         eprintln!("measuring {store}…");
