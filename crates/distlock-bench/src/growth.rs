@@ -118,20 +118,3 @@ fn save(docs: &Path, record: &Path, points: &[Point]) -> Result<(), Error> {
     write(&docs.join("bench").join("growth.svg"), plot::svg(points))?;
     write(&docs.join("growth.md"), page::page(points))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The page and the plot in docs/ follow from the recorded run.
-    #[test]
-    fn the_growth_page_follows_from_its_record() {
-        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-        let text = std::fs::read(docs.join("bench/growth.json")).unwrap();
-        let points: Vec<Point> = serde_json::from_slice(&text).unwrap();
-        assert!(!points.is_empty());
-        let read = |file: &str| std::fs::read_to_string(docs.join(file)).unwrap();
-        assert_eq!(read("growth.md"), page::page(&points));
-        assert_eq!(read("bench/growth.svg"), plot::svg(&points));
-    }
-}

@@ -9,7 +9,7 @@ const HEAD: &str = "\
 
 What one operation costs as waiters, holds and names become many. Made by
 `cargo xtask bench --growth [STORE]` from [the record](bench/growth.json) of one run with a release
-build; a test fails when this page or the plot does not follow from it. Every figure is microseconds
+build. Every figure is microseconds
 an operation, so an unchanged figure means that the total grows linearly.
 
 * **Waiters** of one name, in one process. *Acquire*: the time until all had joined the queue,
