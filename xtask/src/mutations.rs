@@ -1389,9 +1389,9 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "sim: doubt renews what must run out",
-        file: "crates/distlock-core/src/agenda.rs",
-        old: "self.next = if self.renew || self.tries > 0 { next } else { BootInstant::FAR };",
-        new: "self.next = next;",
+        file: "crates/distlock-core/src/keeper.rs",
+        old: "|entry| entry.next = now.boot)",
+        new: "|entry| {\n                    entry.renew = true;\n                    entry.next = now.boot;\n                })",
         package: "distlock-sim",
         target: "simulation",
         test: "lease",
