@@ -197,7 +197,8 @@ pub(crate) async fn begin(
     let mut query = sqlx::query(AssertSqlSafe(text.clone()))
         .bind(wish.sign)
         .bind(&wish.idle.0)
-        .bind(millis(TRY));
+        // An advisory lock is tried without waiting; the row of its token may be waited for.
+        .bind(if advisory { "0".to_owned() } else { millis(TRY) });
     if advisory {
         query = query.bind(wish.key);
     }
