@@ -246,7 +246,9 @@ impl Spec {
                 () = passed(&mut end) => Err(unanswered(bound.unwrap_or_default())),
             };
             timing.outcome = "error";
-            match answer? {
+            // Closing cancels what is asked for: whoever meets that cancel first is told of the close.
+            let closing = || client.closing.is_cancelled();
+            match answer.map_err(|e| if closing() { client.closed() } else { e })? {
                 Attempt::Busy(standing) => {
                     undo.disarm();
                     timing.outcome = "busy";

@@ -147,6 +147,26 @@ async fn closing_ends_in_time_at_a_store_that_says_nothing() {
     assert_eq!(guard.check().unwrap_err().why, Why::Closed);
 }
 
+/// Closing can cancel a request while its waiter asks: within one poll, so that the waiter meets the
+/// cancel before it sees that its client is closing.
+#[tokio::test]
+async fn a_waiter_that_meets_the_cancel_of_its_closing_client_is_told_of_the_close() {
+    let clock = Clock::held();
+    let memory = Memory::on(clock.clone());
+    let others = Locks::options().ttl(TTL).open(memory.client()).unwrap();
+    let holder = others.lock("a").ttl(Duration::from_secs(60)).await.unwrap();
+    let locks = Locks::options().ttl(TTL).open(memory.client()).unwrap();
+    let (closing, d) = (locks.clone(), Duration::from_secs(2));
+    let close = move |_: &_| {
+        let locks = crate::blocking::Locks::from(closing.clone());
+        std::thread::spawn(move || locks.close()).join().unwrap();
+        clock.advance(d);
+    };
+    let e = locks.lock("a").on_wait(close).try_acquire_for(d).await.unwrap_err();
+    assert_eq!(e.kind(), Kind::Closed, "{e:?}");
+    assert!(memory.peek(holder.lock()).unwrap().queue.is_empty(), "its place in line stayed");
+}
+
 #[tokio::test]
 async fn closing_waits_for_releases_of_other_tasks() {
     let s = scene();
