@@ -18,7 +18,8 @@ pub(crate) type Answer = Result<Locked<FileConn>, Error>;
 struct Shared {
     told: Option<Standing>,
     is_news: bool,
-    answer: Option<Answer>,
+    /// In a box: all but the last wait for long, and it is large.
+    answer: Option<Box<Answer>>,
     waker: Option<Waker>,
     /// The caller went away.
     empty: bool,
@@ -35,7 +36,7 @@ pub(crate) struct Chair(Both);
 /// What a caller hears.
 pub(crate) enum Heard {
     News(Standing),
-    Answer(Answer),
+    Answer(Box<Answer>),
 }
 
 pub(crate) fn seat() -> (Seat, Chair) {
@@ -54,7 +55,7 @@ impl Seat {
         if s.empty {
             return Err(answer);
         }
-        s.answer = Some(answer);
+        s.answer = Some(Box::new(answer));
         Ok(())
     }
 
@@ -77,7 +78,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut s = shared(&self.0);
-        s.answer.get_or_insert_with(|| Err(closed()));
+        s.answer.get_or_insert_with(|| Box::new(Err(closed())));
         let waker = s.waker.take();
         drop(s);
         waker.into_iter().for_each(Waker::wake);

@@ -23,7 +23,7 @@ use crate::fence::Fence;
 use crate::inspect::Looker;
 use crate::layout;
 use crate::live::any_alive;
-use crate::seat::{Heard, seat};
+use crate::seat::{Answer, Chair, Heard, seat};
 use crate::stem::Stem;
 use crate::trouble::{closed, trouble};
 use crate::worker::{Cmd, Worker};
@@ -131,6 +131,20 @@ impl FileStore {
         answer.await.map_err(|_| closed())
     }
 
+    /// Patience is over: leaves the line, unless the lock was granted in the very last moment.
+    async fn give_up(&self, undo: &Undo<'_>, chair: &Chair) -> Box<Answer> {
+        let (stem, req) = (undo.stem.clone(), undo.req);
+        if let Ok(standing) = self.ask(|reply| Cmd::GiveUp { stem, req, reply }).await {
+            return Box::new(Ok(Locked::Busy(standing)));
+        }
+        // Granted: the answer is there.
+        loop {
+            if let Heard::Answer(answer) = poll_fn(|cx| chair.poll(cx)).await {
+                return answer;
+            }
+        }
+    }
+
     /// Looking reads many files and needs nothing of the worker: a short-lived thread does it.
     async fn look<T: Send + 'static>(
         &self,
@@ -219,8 +233,7 @@ impl SessionStore for FileStore {
             Patience::For(d) => Some(self.looker.clock.now().plus(d)),
             Patience::Never | Patience::Forever => None,
         };
-        let stem = Stem::of(&ask.lock);
-        let mut undo = Undo { stem: stem.clone(), req: ask.req, tx: &self.tx, armed: true };
+        let mut undo = Undo { stem: Stem::of(&ask.lock), req: ask.req, tx: &self.tx, armed: true };
         let (seat, chair) = seat();
         self.tx.send(Cmd::Lock { ask: ask.clone(), seat }).map_err(|_| closed())?;
 
@@ -238,32 +251,13 @@ impl SessionStore for FileStore {
         };
         let got = loop {
             match hear().await {
-                Some(Heard::Answer(answer)) => break Some(answer),
+                Some(Heard::Answer(answer)) => break answer,
                 Some(Heard::News(standing)) => seen(&standing),
-                None => break None,
-            }
-        };
-        let got = match got {
-            Some(got) => got,
-            None => {
-                let req = ask.req;
-                match self.ask(|reply| Cmd::GiveUp { stem, req, reply }).await {
-                    Ok(standing) => {
-                        undo.armed = false;
-                        return Ok(Locked::Busy(standing));
-                    }
-                    // Granted in the very last moment: the answer is there.
-                    Err(_) => loop {
-                        let heard = poll_fn(|cx| chair.poll(cx)).await;
-                        if let Heard::Answer(answer) = heard {
-                            break answer;
-                        }
-                    },
-                }
+                None => break Box::pin(self.give_up(&undo, &chair)).await,
             }
         };
         undo.armed = false;
-        let mut locked = got.map_err(|e| e.lock(&ask.lock))?;
+        let mut locked = (*got).map_err(|e| e.lock(&ask.lock))?;
         if let Locked::Held { conn, .. } = &mut locked {
             conn.told = true;
         }

@@ -41,7 +41,7 @@ impl Worker {
             }
             Ok(None) if patient => match self.queue(spot, &ask) {
                 Ok(ticket) => {
-                    spot.waiters.insert(ticket.clone(), Waiter { ask, seat });
+                    spot.waiters.insert(ticket.clone(), Box::new(Waiter { ask, seat }));
                     if !first {
                         // Those before us have looked already; our place is behind them.
                         return self.news_to(spot, &ticket);
@@ -164,7 +164,7 @@ impl Worker {
             let Some(waiter) = spot.waiters.remove(&head) else { return Ok(()) };
             line.remove(0);
             spot.moved = true;
-            self.grant(spot, ready, Some(&head), waiter, line.len());
+            self.grant(spot, ready, Some(&head), *waiter, line.len());
             // Once more: the next one is told, or takes what a vanished one left.
         }
     }

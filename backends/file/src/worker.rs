@@ -89,7 +89,7 @@ pub(crate) struct Spot {
     pub(crate) path: PathBuf,
     pub(crate) line: PathBuf,
     /// Those of this client who wait, in order.
-    pub(crate) waiters: BTreeMap<Ticket, Waiter>,
+    pub(crate) waiters: BTreeMap<Ticket, Box<Waiter>>,
     pub(crate) held: Option<Held>,
     /// The kernel's lock is ours but nobody has been granted it yet.
     pub(crate) ours: Option<LockFile>,
