@@ -1,6 +1,6 @@
 //! The laws every store must pass, as a user of etcd who may do no more than the store's page says.
 //!
-//! A password costs the server much to check, so all laws share one; each has a namespace of its own.
+//! All laws share one server; each has a namespace of its own.
 
 use std::process::ExitCode;
 use std::sync::Arc;

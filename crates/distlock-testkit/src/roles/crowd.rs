@@ -50,7 +50,11 @@ pub(super) async fn crowd(stage: Stage) {
     line_of(&locks, &name, 1).await;
     let before = measure::resident();
     tasks.extend((1..=n).map(wait));
-    let all = async || locks.show(&name).await.expect("show").map_or(0, |l| l.waiters.len());
+    let all = async || match locks.show(&name).await {
+        Ok(shown) => shown.map_or(0, |l| l.waiters.len()),
+        Err(e) if e.is_transient() => 0,
+        Err(e) => panic!("show: {e:?}"),
+    };
     while all().await <= n {
         Clock::system().sleep(Duration::from_millis(50)).await;
     }

@@ -51,6 +51,8 @@ impl Member {
             ("initial-advertise-peer-urls", &peer),
             ("initial-cluster", &self.cluster),
             ("initial-cluster-state", "new"),
+            // Passwords of tests need no strong hash, and a strong one takes the server's processor.
+            ("bcrypt-cost", "4"),
             ("heartbeat-interval", "50"),
             ("election-timeout", "500"),
             ("logger", "zap"),
