@@ -659,6 +659,15 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         test: "a_volatile_restart_grants_nothing_while_an_old_holder_may_believe",
     },
     Mutation {
+        name: "redis: one sentinel is believed for ever",
+        file: "backends/redis/src/node.rs",
+        old: "if asked % ASKED.1 == 0 {",
+        new: "if asked == u32::MAX {",
+        package: "distlock-redis",
+        target: "replicated",
+        test: "sentinel_who_followed_a_sentinel_that_was_cut_off_leaves",
+    },
+    Mutation {
         name: "redis: a lease longer than the agreed max_ttl",
         file: "backends/redis/src/scripts/renew.fast.lua",
         old: "math.min(ARGV[2 * i + 4], max)",

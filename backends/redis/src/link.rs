@@ -11,6 +11,7 @@ use crate::address::{Address, Entry};
 use crate::epoch::{self, Agreed, Quarantine};
 use crate::facts::{Facts, SECTIONS};
 use crate::moves::Counted;
+use crate::node::LEFT;
 use crate::options::RedisOptions;
 use crate::replicas::Asked;
 use crate::wire::{Fault, Hears, Wire};
@@ -27,6 +28,8 @@ pub(crate) struct Terms<'a> {
     /// The key of the quarantine's marker.
     pub(crate) marker: Option<&'a str>,
     pub(crate) cluster: bool,
+    /// Sentinels say where the primary is.
+    pub(crate) watched: bool,
     pub(crate) hears: Hears,
 }
 
@@ -55,13 +58,15 @@ pub(crate) struct Link {
     facts: Facts,
     /// The key of the quarantine's marker.
     marker: Option<String>,
+    /// What a quarantine lasts beyond the longest TTL.
+    slack: Duration,
     quarantine: Mutex<Option<Quarantine>>,
 }
 
 impl Link {
     /// Connects, asks the server what it is, and subscribes. To be called on the library's thread.
     pub(crate) async fn open(address: &Address, terms: Terms<'_>) -> Result<Self, Error> {
-        let Terms { entry, options, clock, via, marker, cluster, hears } = terms;
+        let Terms { entry, options, clock, via, marker, cluster, watched, hears } = terms;
         let at = |e: Error| e.store(format!("redis at {address}"));
         let wire = Wire::open(address, entry, clock, options.timeout, Some(hears)).await?;
         let mut facts = facts(&wire).await.map_err(at)?;
@@ -71,8 +76,11 @@ impl Link {
         }
         facts.durable = facts.may_be_durable() && always_synced(&wire).await;
         let marker = marker.map(str::to_owned);
+        // Until they have all left, clients may be granted locks by the primary before this one.
+        let before = if watched && facts.promoted() { LEFT } else { Duration::ZERO };
+        let slack = options.slack + before;
         let quarantine =
-            judge(&wire, marker.as_deref(), &facts, options, clock).await.map_err(at)?;
+            judge(&wire, marker.as_deref(), &facts, options, slack, clock).await.map_err(at)?;
         let quarantine = Mutex::new(quarantine);
         let agreed = Agreed {
             marker: marker.clone().filter(|_| !cluster),
@@ -98,6 +106,7 @@ impl Link {
             agreed,
             facts,
             marker,
+            slack,
             quarantine,
         })
     }
@@ -122,7 +131,8 @@ impl Link {
     /// meanwhile.
     pub(crate) async fn agree(&self, options: &RedisOptions, clock: &Clock) -> Result<(), Error> {
         let marker = self.marker.as_deref();
-        let quarantine = match judge(&self.wire, marker, &self.facts, options, clock).await {
+        let judged = judge(&self.wire, marker, &self.facts, options, self.slack, clock);
+        let quarantine = match judged.await {
             Ok(quarantine) => quarantine,
             // Nobody else has written another one either.
             Err(e) if e.is_transient() => return Ok(()),
@@ -148,9 +158,10 @@ async fn judge(
     marker: Option<&str>,
     facts: &Facts,
     options: &RedisOptions,
+    slack: Duration,
     clock: &Clock,
 ) -> Result<Option<Quarantine>, Error> {
-    let (max_ttl, slack) = (options.max_ttl, options.slack);
+    let max_ttl = options.max_ttl;
     let unmarked = || epoch::unmarked(facts, max_ttl + slack, clock);
     let quarantine = match marker {
         None => unmarked(),

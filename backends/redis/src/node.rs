@@ -19,10 +19,14 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 /// How often at most a server is asked whether it is still the one that was entered, and how often a
 /// primary that sentinels watch is at least.
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
-/// How often one sentinel is asked where the primary is, in case its message was lost.
-const ASKED: Duration = Duration::from_secs(10);
-/// How often a task that waits looks whether it is still needed.
-const NEEDED: Duration = Duration::from_secs(1);
+/// How often one sentinel is asked where the primary is, in case its message was lost, and in how many
+/// of these questions all are asked, in case that one was cut off.
+const ASKED: (Duration, u32) = (Duration::from_secs(1), 5);
+/// All clients have left a primary this long after another was promoted: a sentinel hears of it from
+/// the others within two seconds, and all of them are asked every five.
+pub(crate) const LEFT: Duration = Duration::from_secs(8);
+/// How often at most the sentinels may name another primary while one connects.
+const MOVES: usize = 5;
 
 /// A shorter silence says nothing about a connection: a busy machine leaves a thread waiting as long.
 const SILENCE: Duration = Duration::from_millis(400);
@@ -163,8 +167,24 @@ impl Node {
     }
 
     async fn connect(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
+        let Shared { options, clock, .. } = &*self.shared;
+        let mut address = self.place.find(clock, options.timeout).await?;
+        for _ in 0..MOVES {
+            let link = self.enter(&address).await?;
+            let Place::Watched(_) = self.place else { return Ok(link) };
+            // A primary that died and came back is taken for one until the sentinels have told it.
+            // It may have come back after they were asked, so they are asked again.
+            let now = self.place.find(clock, options.timeout).await?;
+            if now == address {
+                return Ok(link);
+            }
+            address = now;
+        }
+        Err(Error::new(Kind::Unreachable, "the primary moves from server to server"))
+    }
+
+    async fn enter(self: &Arc<Self>, address: &Address) -> Result<Arc<Link>, Error> {
         let Shared { entry, options, clock, .. } = &*self.shared;
-        let address = self.place.find(clock, options.timeout).await?;
         let marker = (self.marker)();
         let terms = Terms {
             entry,
@@ -173,9 +193,10 @@ impl Node {
             via: &self.via,
             marker: marker.as_deref(),
             cluster: self.cluster,
+            watched: matches!(self.place, Place::Watched(_)),
             hears: self.hears(),
         };
-        Link::open(&address, terms).await.map(Arc::new)
+        Link::open(address, terms).await.map(Arc::new)
     }
 
     fn hears(self: &Arc<Self>) -> Hears {
@@ -254,19 +275,22 @@ impl Node {
         link.is_current().await && link.agree(options, clock).await.is_ok()
     }
 
-    /// Leaves the primary if the sentinels together name another one: one alone may be behind. If
-    /// none of them answers, that is no reason to leave a primary that does.
-    async fn leave_if_moved(self: &Arc<Self>, named: &Address) {
-        let Shared { options, clock, .. } = &*self.shared;
-        if self.current().is_none_or(|link| link.address == *named) {
-            return;
-        }
-        let Ok(address) = self.place.find(clock, options.timeout).await else { return };
+    /// Leaves a primary that is none by the latest failover known.
+    fn leave_unless_at(self: &Arc<Self>, address: &Address) {
         if let Some(link) = self.current()
-            && link.address != address
+            && link.address != *address
         {
             self.discard(&link);
             self.reconnect();
+        }
+    }
+
+    /// Asks all sentinels, and leaves a primary that is none any more. If none of them answers, that
+    /// is no reason to leave a primary that does.
+    async fn leave_if_moved(self: &Arc<Self>) {
+        let Shared { options, clock, .. } = &*self.shared;
+        if let Ok(address) = self.place.find(clock, options.timeout).await {
+            self.leave_unless_at(&address);
         }
     }
 
@@ -305,25 +329,26 @@ impl Node {
 }
 
 /// Follows the primary through one connection to one sentinel, which says when it has moved; through
-/// the next one's when that ends. Ends with the node.
+/// the next one's when that ends. Now and then all of them are asked. Ends with the node.
 async fn attend(node: Weak<Node>, watched: Arc<Watched>, clock: Clock) {
     let needed = || node.upgrade().filter(|node| !node.is_closed());
     let mut turn = 0;
     while let Some(timeout) = needed().map(|node| node.shared.options.timeout) {
         let bell = Arc::new(Notify::new());
         if let Ok(wire) = watched.listen(turn, &clock, timeout, bell.clone()).await {
+            let mut asked = 0;
             // After subscribing, so that nothing falls in between.
             while !wire.is_over()
-                && let Some(address) = watched.named(&wire).await
+                && let Some(address) = watched.named(&wire, &clock).await
                 && let Some(node) = needed()
             {
-                node.leave_if_moved(&address).await;
+                node.leave_unless_at(&address);
+                asked += 1;
+                if asked % ASKED.1 == 0 {
+                    node.leave_if_moved().await;
+                }
                 drop(node);
-                let again = clock.now().plus(ASKED);
-                while needed().is_some()
-                    && clock.now() < again
-                    && clock.timeout(NEEDED, bell.notified()).await.is_none()
-                {}
+                clock.timeout(ASKED.0, bell.notified()).await;
             }
         }
         turn += 1;

@@ -164,16 +164,16 @@ impl Target {
 
     fn place(&self) -> Place {
         match self.kind {
-            Kind::Sentinel => Place::Watched(Arc::new(Watched {
-                name: self.name.clone(),
-                sentinels: self.hosts.clone(),
-                entry: Entry {
+            Kind::Sentinel => {
+                let entry = Entry {
                     user: None,
                     password: self.options.sentinel_password.clone().map(Secret::new),
                     db: 0,
                     ..self.entry.clone()
-                },
-            })),
+                };
+                let watched = Watched::new(self.name.clone(), self.hosts.clone(), entry);
+                Place::Watched(Arc::new(watched))
+            }
             _ => Place::Fixed(self.hosts[0].clone()),
         }
     }

@@ -1,9 +1,9 @@
 //! Where the primary is: at a fixed address, or wherever the sentinels say.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use distlock_core::{Clock, Error, Kind};
+use distlock_core::{BootInstant, Clock, Error, Kind};
 use redis::Value;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -13,6 +13,10 @@ use crate::wire::{Hears, Wire};
 
 /// How long sentinels may still answer once a majority has.
 const STRAGGLERS: Duration = Duration::from_millis(100);
+
+/// How long the word of a sentinel goes before older ones of others. Not for ever: who watches the
+/// service anew counts failovers anew.
+const REMEMBERED: Duration = Duration::from_secs(30);
 
 /// The channel on which a sentinel says that a primary has moved.
 const SWITCHED: &str = "+switch-master";
@@ -26,13 +30,16 @@ pub(crate) enum Place {
 
 /// A primary that sentinels watch.
 pub(crate) struct Watched {
-    pub(crate) name: String,
-    pub(crate) sentinels: Vec<Address>,
+    name: String,
+    sentinels: Vec<Address>,
     /// How the sentinels are entered.
-    pub(crate) entry: Entry,
+    entry: Entry,
+    /// The latest failover that any sentinel told of, and when it did.
+    latest: Mutex<Option<(Word, BootInstant)>>,
 }
 
 /// What one sentinel says.
+#[derive(Clone)]
 struct Word {
     /// Counts failovers: the highest is the latest.
     epoch: u64,
@@ -40,6 +47,24 @@ struct Word {
 }
 
 impl Watched {
+    pub(crate) fn new(name: String, sentinels: Vec<Address>, entry: Entry) -> Self {
+        Self { name, sentinels, entry, latest: Mutex::default() }
+    }
+
+    /// Takes in what a sentinel says; where the primary is by the latest failover known. A sentinel
+    /// that answers after another may know less.
+    fn learn(&self, word: Word, now: BootInstant) -> Address {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.take_if(|(_, heard)| now.since(*heard) > REMEMBERED);
+        let (word, heard) = match latest.take() {
+            Some((known, heard)) if known.epoch > word.epoch => (known, heard),
+            _ => (word, now),
+        };
+        let address = word.address.clone();
+        *latest = Some((word, heard));
+        address
+    }
+
     /// A connection to one of the sentinels that rings whenever it says that a primary has moved, and
     /// when it ends.
     pub(crate) async fn listen(
@@ -56,11 +81,12 @@ impl Watched {
         Ok(wire)
     }
 
-    /// Where the primary is, as the sentinel at the other end of a connection sees it.
-    pub(crate) async fn named(&self, wire: &Wire) -> Option<Address> {
+    /// Where the primary is, with what the sentinel at the other end of a connection says now.
+    pub(crate) async fn named(&self, wire: &Wire, clock: &Clock) -> Option<Address> {
         let mut cmd = redis::cmd("SENTINEL");
         cmd.arg("MASTER").arg(&self.name);
-        Some(word(wire.send(&cmd).await.ok()?)?.address)
+        let word = word(wire.send(&cmd).await.ok()?)?;
+        Some(self.learn(word, clock.now()))
     }
 }
 
@@ -103,7 +129,7 @@ async fn find(watched: &Arc<Watched>, clock: &Clock, timeout: Duration) -> Resul
         }
     }
     if let Some(word) = latest {
-        return Ok(word.address);
+        return Ok(watched.learn(word, clock.now()));
     }
     let names: Vec<String> = watched.sentinels.iter().map(ToString::to_string).collect();
     let site = format!("sentinels {}", names.join(", "));

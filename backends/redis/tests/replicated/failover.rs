@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_core::{Error, Kind, Locks};
-use distlock_testkit::servers::{Cluster, Program, Redis, Sentinels, Server, raw};
+use distlock_testkit::servers::{Cluster, Redis, Sentinels, raw};
 
 use crate::kit::*;
 
@@ -52,17 +52,7 @@ async fn sentinel() -> Result<(), Error> {
 
 /// A sentinel that missed the failover names another primary, and is not believed.
 async fn not_believed(set: &Sentinels, right: &Locks) -> Result<(), Error> {
-    let other = Redis::new().start().await?;
-    let (name, at) = (Sentinels::SERVICE, other.addr());
-    let config = format!("sentinel monitor {name} {} {} 1\n", at.ip(), at.port());
-    let stale = Program::new("redis-server", "redis-server", |port, dir| {
-        let (port, dir) = (port.to_string(), dir.display().to_string());
-        ["stale.conf", "--port", &port, "--bind", "127.0.0.1", "--dir", &dir, "--sentinel"]
-            .map(str::to_owned)
-            .to_vec()
-    });
-    let stale = stale.file("stale.conf", config).probe(b"PING\r\n", &[b"+PONG"]);
-    let stale = Server::start(stale).await?;
+    let (_other, stale) = stale_sentinel().await?;
     let url = sentinel_url(set, "quarantine=off").replace("://", &format!("://{},", stale.addr()));
     for n in 0..8 {
         let name = format!("believed-{n}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use distlock_core::url::StoreUrl;
 use distlock_core::{BootInstant, Clock, Error, Guard, Locks, Released};
 use distlock_redis::open;
-use distlock_testkit::servers::{Cluster, Sentinels};
+use distlock_testkit::servers::{Cluster, Program, Redis, Sentinels, Server};
 
 pub(crate) use distlock_testkit::wait::{task, timed, within};
 
@@ -87,4 +87,20 @@ pub(crate) async fn take(locks: &Locks, name: &str, ttl: Duration) -> Result<Gua
 pub(crate) async fn give_back(guard: Guard) -> Result<(), Error> {
     assert_eq!(guard.release().await?, Released::Released);
     Ok(())
+}
+
+/// A server that is nobody's primary, and a sentinel that says it is.
+pub(crate) async fn stale_sentinel() -> Result<(Server, Server), Error> {
+    let other = Redis::new().start().await?;
+    let (name, at) = (Sentinels::SERVICE, other.addr());
+    let config = format!("sentinel monitor {name} {} {} 1\n", at.ip(), at.port());
+    let stale = Program::new("redis-server", "redis-server", |port, dir| {
+        let (port, dir) = (port.to_string(), dir.display().to_string());
+        ["stale.conf", "--port", &port, "--bind", "127.0.0.1", "--dir", &dir, "--sentinel"]
+            .map(str::to_owned)
+            .to_vec()
+    });
+    let stale = stale.file("stale.conf", config).probe(b"PING\r\n", &[b"+PONG"]);
+    let stale = Server::start(stale).await?;
+    Ok((other, stale))
 }
