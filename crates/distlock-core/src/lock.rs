@@ -331,6 +331,8 @@ impl Spec {
             // A session's lease is told whole, and may be shorter or longer than was asked for. The
             // others tell what is left of what was asked for.
             Family::Line => grant.ttl,
+            // One that shares a connection has no longer a lease than that was opened with.
+            Family::Session => grant.ttl.min(ask.ttl),
             _ => ask.ttl,
         };
         let guard = Guard::of_grant(client, ask.key(), grant, ttl, self.max_hold, self.renew);
