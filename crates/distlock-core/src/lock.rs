@@ -28,6 +28,9 @@ const TOO_LATE: u32 = 3;
 /// the request out of the line and tells how things stand.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
+/// How long one call to a store may take: drivers wait no longer for an answer.
+const ONE_CALL: Duration = Duration::from_secs(10);
+
 type OnWait = Arc<dyn Fn(&Standing) + Send + Sync>;
 
 /// A lock that is about to be asked for. Await it to wait for its turn.
@@ -151,15 +154,17 @@ impl Lock {
     }
 
     /// Takes the lock if it is free; busy is an answer, not an error. It lasts as long as one call to
-    /// the store; [`Lock::try_acquire_for`] of nothing bounds that to a second.
+    /// the store, and eleven seconds at most; [`Lock::try_acquire_for`] of nothing bounds that to a
+    /// second.
     ///
     /// # Errors
-    /// Store trouble, or bad input.
+    /// Store trouble, or bad input. [`Kind::Unreachable`] with an unknown outcome when the store gave
+    /// no answer in that time, as for [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     /// Dropping the future at any moment leaves neither lock nor place in line.
     pub async fn try_acquire(self) -> Result<Result<Guard, Busy>, Error> {
-        self.attempt(Patience::Never).await
+        self.attempt_within(Patience::Never, Some(ONE_CALL)).await
     }
 
     /// Waits for its turn for at most `d`; busy is an answer, not an error. It ends within `d` and a
@@ -328,6 +333,8 @@ impl Spec {
             // A session's lease is told whole, and may be shorter or longer than was asked for. The
             // others tell what is left of what was asked for.
             Family::Line => grant.ttl,
+            // One that shares a connection has no longer a lease than that was opened with.
+            Family::Session => grant.ttl.min(ask.ttl),
             _ => ask.ttl,
         };
         let guard = Guard::of_grant(client, ask.key(), grant, ttl, self.max_hold, self.renew);

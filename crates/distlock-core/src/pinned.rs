@@ -64,6 +64,9 @@ struct Slot<C> {
 struct SlotState {
     /// Set while held.
     tokens: Option<TokenRange>,
+    /// The lease that the connection was opened with: the server ends it after as long a silence,
+    /// whatever those who enter again ask for.
+    ttl: Duration,
     /// The requests that share the hold.
     reqs: Vec<ReqId>,
     /// How many acquires of this owner are under way.
@@ -208,7 +211,8 @@ impl<S: SessionStore> Inner<S> {
         }
         let sent = self.capability().moment(self.clock());
         let (tell, told) = tokio::sync::oneshot::channel();
-        let (driver, looked, ttl) = (self.clone(), slot.clone(), ask.ttl);
+        let ttl = ask.ttl.min(lock(&slot.state).ttl);
+        let (driver, looked) = (self.clone(), slot.clone());
         engine::spawn(async move { drop(tell.send(driver.look(&looked, ttl).await)) });
         let bound = match ask.patience {
             Patience::For(d) => LOOK.min(d.saturating_add(GRACE)),
@@ -221,7 +225,7 @@ impl<S: SessionStore> Inner<S> {
             Some(Err(_)) | None => return Err(self.late(bound)),
         };
         // No await from here on: a grant that nobody could undo must not exist.
-        let (ttl, margin) = self.lease(ask.ttl);
+        let (ttl, margin) = self.lease(ttl);
         let grant = |tokens| Grant { req: ask.req, tokens, sent, ttl, margin, waiters };
         Ok(self.join(slot, ask.req).map(grant).map(Attempt::Granted))
     }
@@ -323,7 +327,10 @@ impl<S: SessionStore> Inner<S> {
             // No await from here on: a grant that nobody could undo must not exist. The place is
             // kept until the request is on the list: whoever entered before could leave as the last.
             *place = Some(conn);
-            lock(&slot.state).tokens = Some(tokens);
+            {
+                let mut state = lock(&slot.state);
+                (state.tokens, state.ttl) = (Some(tokens), ttl);
+            }
             self.join(slot, req);
             drop(place);
             slot.granted.notify_waiters();
@@ -390,9 +397,10 @@ impl<S: SessionStore> Inner<S> {
             return Kept::Lost(Why::Gone);
         };
         let sent = self.capability().moment(self.clock());
-        match self.look(&slot, due.ttl).await {
+        let ttl = due.ttl.min(lock(&slot.state).ttl);
+        match self.look(&slot, ttl).await {
             Some(Alive::Yes { waiters }) => {
-                let (ttl, margin) = self.lease(due.ttl);
+                let (ttl, margin) = self.lease(ttl);
                 Kept::Until { sent, ttl, margin, waiters }
             }
             Some(Alive::No(why)) => Kept::Lost(why),

@@ -66,6 +66,15 @@ struct Tables<P> {
 /// One place in a heartbeat, and who waits there, if somebody does.
 pub(super) type Beat<P> = (Option<Arc<Waiter<P>>>, Keeping<P>);
 
+/// What an owner's request finds of its owner's.
+pub(super) enum Entry<P> {
+    /// It shares a hold from now on.
+    Granted(Grant),
+    /// A hold whose lease is to be renewed before it is shared.
+    Stale(Keeping<P>),
+    Nothing,
+}
+
 /// When the steward has something to do.
 pub(super) struct Plan<P> {
     pub(super) beat: BootInstant,
@@ -96,34 +105,41 @@ impl<P: Clone> Desk<P> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a request has already: its own hold, or one of its owner's to enter again.
+    /// What a request has already: its own hold, or one of its owner's to enter again. A lease that
+    /// was not renewed for long is to be `renewed` first: its holder may let it run out.
     ///
     /// # Errors
     /// When its owner holds the lock in another mode.
-    pub(super) fn enter(&self, ask: &Ask, now: Moment) -> Result<Option<Grant>, Error> {
+    pub(super) fn enter(&self, ask: &Ask, now: Moment, renewed: bool) -> Result<Entry<P>, Error> {
         let mut tables = self.tables();
         let tables = &mut *tables;
         if let Some(hold) = tables.shares.get(&ask.req).and_then(|e| tables.holds.get(e)) {
-            return Ok(hold.sound(now).then(|| hold.replay(ask.req, now)));
+            return Ok(match hold.sound(now) {
+                true => Entry::Granted(hold.replay(ask.req, now)),
+                false => Entry::Nothing,
+            });
         }
         // Asked before anything is made of it: most locks are held by nobody here.
         if tables.by_owner.is_empty() {
-            return Ok(None);
+            return Ok(Entry::Nothing);
         }
         let entries = tables.by_owner.get(&(ask.lock.clone(), ask.owner.clone()));
         let sound = |e: &&ReqId| tables.holds.get(*e).is_some_and(|h| h.sound(now));
         let entry = entries.into_iter().flatten().rev().find(sound);
         let Some(hold) = entry.copied().and_then(|e| tables.holds.get_mut(&e)) else {
-            return Ok(None);
+            return Ok(Entry::Nothing);
         };
         if hold.mode != ask.mode {
             let mode = hold.mode;
             return Err(Error::new(Kind::Usage, format!("this owner holds the lock as {mode}"))
                 .with_hint("it would wait for itself: release it first, or use another owner"));
         }
+        if !renewed && !hold.fresh(now) {
+            return Ok(Entry::Stale(hold.keeping()));
+        }
         hold.share(ask, now);
         tables.shares.insert(ask.req, hold.key.req);
-        Ok(Some(hold.grant(ask.req, 0)))
+        Ok(Entry::Granted(hold.grant(ask.req, 0)))
     }
 
     /// Puts a request on the list, before it is sent: news may come before its answer.
@@ -168,8 +184,8 @@ impl<P: Clone> Desk<P> {
         tables.holds.insert(hold.key.req, hold);
     }
 
-    /// A request leaves whatever it has.
-    pub(super) fn leave(&self, req: &ReqId, now: Moment) -> Left<P> {
+    /// A request leaves whatever it has: released in order, or undone.
+    pub(super) fn leave(&self, req: &ReqId, released: bool, now: Moment) -> Left<P> {
         let mut tables = self.tables();
         if let Some(waiter) = tables.unstand(req) {
             let joined = waiter.state().joined.clone();
@@ -192,6 +208,9 @@ impl<P: Clone> Desk<P> {
         let Some(hold) = tables.holds.get_mut(&entry) else { return Left::Nothing };
         hold.reqs.retain(|r| r != req);
         if !hold.reqs.is_empty() {
+            if released {
+                hold.promised = hold.free_at;
+            }
             return Left::Shared;
         }
         tables.strike(&entry).map_or(Left::Nothing, Left::Hold)
@@ -220,10 +239,13 @@ impl<P: Clone> Desk<P> {
         self.tables().leaving.remove(entry);
     }
 
-    /// Forgets what is to leave: the client is closed.
-    pub(super) fn close(&self) {
-        self.tables().leaving.clear();
+    /// Forgets what is to leave: the client is closed. What nobody wants any more is told, to leave
+    /// at once; the rest is left to its session.
+    pub(super) fn close(&self) -> Vec<Leaving<P>> {
+        let leaving = std::mem::take(&mut self.tables().leaving);
         self.hurry.notify_one();
+        let unwanted = |l: &Leaving<P>| matches!(l.cause, Cause::Orphan | Cause::Unfinished);
+        leaving.into_values().filter(unwanted).collect()
     }
 
     pub(super) fn waiter(&self, req: &ReqId) -> Option<Arc<Waiter<P>>> {
@@ -250,8 +272,7 @@ impl<P: Clone> Desk<P> {
     pub(super) fn keeping(&self, due: &Due) -> Option<Keeping<P>> {
         let tables = self.tables();
         let hold = tables.shares.get(&due.key.req).and_then(|e| tables.holds.get(e))?;
-        let (key, place) = (hold.key.clone(), hold.place.clone());
-        Some(Keeping { key, place, ttl: hold.lease.ttl, held: true })
+        Some(hold.keeping())
     }
 
     /// A hold was kept.

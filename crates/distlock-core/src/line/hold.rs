@@ -10,7 +10,7 @@ use crate::moment::Moment;
 use crate::seam::{Ask, Grant, Key};
 use crate::token::{Token, TokenRange};
 
-use super::store::Lease;
+use super::store::{Keeping, Lease};
 
 /// One entry that holds.
 #[derive(Clone)]
@@ -24,14 +24,27 @@ pub(super) struct Hold<P> {
     pub(super) lease: Lease,
     /// Before this a release frees nothing: the longest `min_hold` of all who entered.
     pub(super) free_at: BootInstant,
+    /// The same, as of the last release of one that shared it: a later undo frees nothing before it.
+    pub(super) promised: BootInstant,
     /// The requests that share it.
     pub(super) reqs: Vec<ReqId>,
 }
 
-impl<P> Hold<P> {
+impl<P: Clone> Hold<P> {
     /// Whether it may still be believed in.
     pub(super) fn sound(&self, now: Moment) -> bool {
         !self.lease.left(now).is_zero()
+    }
+
+    /// Whether its lease was renewed as lately as that of a session that a join finds open.
+    pub(super) fn fresh(&self, now: Moment) -> bool {
+        now.since(self.lease.sent) < self.lease.ttl / 3
+    }
+
+    /// What the store is asked to keep.
+    pub(super) fn keeping(&self) -> Keeping<P> {
+        let (key, place) = (self.key.clone(), self.place.clone());
+        Keeping { key, place, ttl: self.lease.ttl, held: true }
     }
 
     /// One more request shares it.

@@ -26,6 +26,8 @@ use crate::token::Token;
 
 /// How long a call to the store may take before it counts as unanswered.
 const CALL: Duration = Duration::from_secs(10);
+/// How long a client that closes leaves the lines it still stands in.
+const LAST_LEAVE: Duration = Duration::from_secs(5);
 /// Most places kept by one call.
 const MOST: usize = 256;
 /// How many such calls are under way at a time.
@@ -128,8 +130,12 @@ impl<S: LineStore> Inner<S> {
 
     /// Undoes a request: whatever it has, it has no more.
     async fn abandon(self: &Arc<Self>, key: &Key) -> Result<(), Error> {
-        match self.desk.leave(&key.req, self.moment()) {
+        match self.desk.leave(&key.req, false, self.moment()) {
             Left::Shared => Ok(()),
+            Left::Hold(hold) if hold.promised > self.clock().now() => {
+                let _ = self.linger(Hold { free_at: hold.promised, ..hold }).await;
+                Ok(())
+            }
             Left::Hold(hold) => self.leave_for_good(self.at_once(hold)).await.map(drop),
             // Released in order, and kept by its `min_hold`; or shared with others.
             Left::Leaving(l) if l.lingers() || l.outlasts_a_release() => {
@@ -142,7 +148,7 @@ impl<S: LineStore> Inner<S> {
     }
 
     async fn release(self: &Arc<Self>, key: &Key) -> Result<Released, Error> {
-        match self.desk.leave(&key.req, self.moment()) {
+        match self.desk.leave(&key.req, true, self.moment()) {
             Left::Shared => Ok(Released::Released),
             Left::Hold(hold) if hold.free_at > self.clock().now() => Ok(self.linger(hold).await),
             Left::Hold(hold) => self.leave_for_good(self.at_once(hold)).await,
@@ -219,17 +225,34 @@ impl<S: LineStore> Inner<S> {
         let kept = |(due, known): (&Due, Option<Keeping<S::Place>>)| {
             let Some(known) = known else { return Kept::Lost(crate::lost::Why::Gone) };
             let kept = answers.next().unwrap_or_else(|| Kept::Unknown(self.late()));
-            match &kept {
-                Kept::Until { sent, ttl, margin, .. } => {
-                    let lease = Lease { sent: *sent, ttl: *ttl, margin: *margin };
-                    self.desk.kept(&known.key.req, lease);
-                }
-                Kept::Lost(why) => self.lost(&known.key, *why, Some(&due.key)),
-                Kept::Unknown(_) => {}
-            }
+            self.learn(&known.key, &kept, Some(&due.key));
             kept
         };
         due.iter().zip(known).map(kept).collect()
+    }
+
+    /// Renews one hold, for a request that is about to share it.
+    pub(super) async fn renew(self: &Arc<Self>, keeping: Keeping<S::Place>) -> Kept {
+        // A call that hangs leaves time for another before the lease ends.
+        let bound = (keeping.ttl / 4).min(CALL);
+        let call = self.clock().timeout(bound, self.store.keep(std::slice::from_ref(&keeping)));
+        let kept = call.await.and_then(|mut kept| kept.pop());
+        let kept = kept.unwrap_or_else(|| Kept::Unknown(self.late()));
+        self.heard_of(std::slice::from_ref(&kept));
+        self.learn(&keeping.key, &kept, None);
+        kept
+    }
+
+    /// Takes in the answer about a hold; whoever asked need not be told of its loss.
+    fn learn(self: &Arc<Self>, key: &Key, kept: &Kept, asked: Option<&Key>) {
+        match kept {
+            Kept::Until { sent, ttl, margin, .. } => {
+                let lease = Lease { sent: *sent, ttl: *ttl, margin: *margin };
+                self.desk.kept(&key.req, lease);
+            }
+            Kept::Lost(why) => self.lost(key, *why, asked),
+            Kept::Unknown(_) => {}
+        }
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -333,7 +356,11 @@ impl<S: LineStore> Backend for Lined<S> {
 
     fn close(&self) -> Fut<'_, ()> {
         Box::pin(async move {
-            self.inner.desk.close();
+            // Nobody keeps the session from now on, and it may be long: who waits behind what is left
+            // in line would wait for its end.
+            let left = self.inner.desk.close();
+            let leaves = left.iter().map(|l| self.inner.leave(&l.key, l.place.as_ref())).collect();
+            let _ = self.inner.clock().timeout(LAST_LEAVE, abreast(AT_ONCE, leaves)).await;
             self.inner.store.close().await;
         })
     }

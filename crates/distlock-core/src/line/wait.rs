@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::desk::Waiter;
+use super::desk::{Entry, Waiter};
 use super::entry::{Line, Spot};
 use super::hold::{Cause, Hold, Leaving};
 use super::lined::Inner;
@@ -13,9 +13,10 @@ use super::turn::{Turn, turn};
 use super::view::{changed, look_again, standing};
 use crate::busy::Standing;
 use crate::clock::BootInstant;
+use crate::engine;
 use crate::error::{Error, Kind, Outcome};
 use crate::lost::Why;
-use crate::seam::{Ask, Attempt, Watcher};
+use crate::seam::{Ask, Attempt, Grant, Kept, Watcher};
 use crate::token::Token;
 use crate::ttl::Patience;
 
@@ -81,7 +82,7 @@ impl<S: LineStore> Inner<S> {
         ask: &Ask,
         seen: Option<Watcher<'_>>,
     ) -> Result<Attempt, Error> {
-        if let Some(grant) = self.desk.enter(ask, self.moment())? {
+        if let Some(grant) = self.enter_again(ask).await? {
             return Ok(Attempt::Granted(grant));
         }
         let until = match ask.patience {
@@ -118,6 +119,28 @@ impl<S: LineStore> Inner<S> {
         }
         self.tend(self.clock().now().plus(lease.ttl / 3));
         self.wait(ask, &stand, place, line, until, seen).await
+    }
+
+    /// Enters what the same owner holds through this client. A hold that was not renewed for a while
+    /// is renewed first, or its lease could end before the keeper's first renewal is answered.
+    ///
+    /// The renewal runs on the library's thread and to its end: others may need its answer.
+    async fn enter_again(self: &Arc<Self>, ask: &Ask) -> Result<Option<Grant>, Error> {
+        let keeping = match self.desk.enter(ask, self.moment(), false)? {
+            Entry::Granted(grant) => return Ok(Some(grant)),
+            Entry::Nothing => return Ok(None),
+            Entry::Stale(keeping) => keeping,
+        };
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let inner = self.clone();
+        engine::spawn(async move { drop(tell.send(inner.renew(keeping).await)) });
+        if let Ok(Kept::Unknown(e)) = Box::pin(told).await {
+            return Err(e);
+        }
+        match self.desk.enter(ask, self.moment(), true)? {
+            Entry::Granted(grant) => Ok(Some(grant)),
+            Entry::Stale(_) | Entry::Nothing => Ok(None),
+        }
     }
 
     async fn wait(
@@ -160,7 +183,14 @@ impl<S: LineStore> Inner<S> {
             let look = self.clock().now().plus(look).min(until);
             let called = self.doze(stand, &watch, since, look).await;
             stand.alive()?;
-            if let Some(grant) = self.desk.enter(ask, self.moment())? {
+            // Trouble that passes while the place is kept costs nothing.
+            let entered = loop {
+                match self.enter_again(ask).await {
+                    Ok(entered) => break entered,
+                    Err(e) => Box::pin(self.pause(stand, until, e)).await?,
+                }
+            };
+            if let Some(grant) = entered {
                 // Its owner holds the lock, and it shares that hold: its own place is for others.
                 self.give_up_place(stand, place);
                 return Ok(Attempt::Granted(grant));
@@ -307,6 +337,7 @@ impl<S: LineStore> Inner<S> {
             token,
             lease,
             free_at: BootInstant::from_nanos(0),
+            promised: BootInstant::from_nanos(0),
             reqs: Vec::new(),
         };
         hold.share(ask, self.moment());

@@ -85,6 +85,10 @@ impl Debts {
         owed.owed.clear();
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.lock().owed.is_empty()
     }

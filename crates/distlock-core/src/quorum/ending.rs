@@ -1,16 +1,16 @@
 //! Giving back: to all nodes at once, and to those that do not answer until they do.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Inner;
 use super::debts::{self, Debts, Ending};
 use super::fan::Fan;
-use super::holds::Left;
+use super::holds::{Left, Slot};
 use super::node::{QuorumNode, Round};
 use crate::engine;
 use crate::error::{Error, Kind};
-use crate::seam::{Key, Released};
+use crate::seam::{Kept, Key, Released};
 
 impl<N: QuorumNode> Inner<N> {
     /// Tells nodes that a request, or a round of it, is over; how many have acknowledged. Whoever
@@ -48,11 +48,21 @@ impl<N: QuorumNode> Inner<N> {
     }
 
     /// Undoes a request, whatever became of it.
-    pub(super) async fn abandon(&self, key: &Key) -> Result<(), Error> {
-        let ttl = match self.holds.leave(&key.req) {
+    pub(super) async fn abandon(self: &Arc<Self>, key: &Key) -> Result<(), Error> {
+        let ttl = match self.holds.leave(&key.req, false) {
             Left::Shared { .. } => return Ok(()),
+            Left::Last(slot) if slot.state().promised => {
+                // Another request that shared it was released in order: so is the hold.
+                if !self.linger(&slot) {
+                    self.owe_all(&slot.key, Ending::Release, ttl_of(&slot));
+                }
+                if slot.key == *key {
+                    return Ok(());
+                }
+                ttl_of(&slot)
+            }
             Left::Last(slot) => {
-                let ttl = slot.ask.as_ref().map_or(debts::GRACE, |ask| ask.ttl);
+                let ttl = ttl_of(&slot);
                 if slot.key != *key {
                     // It shared another request's hold, and was the last to leave it.
                     self.tell_all(&slot.key, Ending::Cancel(Round::ALL), ttl).await?;
@@ -82,15 +92,16 @@ impl<N: QuorumNode> Inner<N> {
     }
 
     /// Gives a hold back.
-    pub(super) async fn release(&self, key: &Key) -> Result<Released, Error> {
-        let slot = match self.holds.leave(&key.req) {
+    pub(super) async fn release(self: &Arc<Self>, key: &Key) -> Result<Released, Error> {
+        let slot = match self.holds.leave(&key.req, true) {
             Left::Shared { lost: false } => return Ok(Released::Released),
             Left::Shared { lost: true } => return Ok(Released::WasLost),
+            Left::Last(slot) if self.linger(&slot) => return Ok(Released::Released),
             Left::Last(slot) => Some(slot),
             Left::Nothing => None,
         };
         let key = slot.as_ref().map_or(key, |slot| &slot.key);
-        let ttl = slot.as_ref().and_then(|s| s.ask.as_ref()).map_or(debts::GRACE, |ask| ask.ttl);
+        let ttl = slot.as_ref().map_or(debts::GRACE, ttl_of);
         let size = self.nodes.len();
         let counts: Vec<bool> = match &slot {
             Some(slot) => slot.state().owned.iter().map(Option::is_some).collect(),
@@ -127,6 +138,34 @@ impl<N: QuorumNode> Inner<N> {
         Ok(if held { Released::Released } else { Released::WasLost })
     }
 
+    /// A hold that is over, whose `min_hold` is not: one that came with a re-entry, which the nodes do
+    /// not know of. It is kept for that long, as long as the process lives, and then released. False
+    /// where there is none.
+    fn linger(self: &Arc<Self>, slot: &Arc<Slot>) -> bool {
+        let (free_at, sound) = {
+            let state = slot.state();
+            (state.free_at, state.lost.is_none() && state.sound(self.moment()))
+        };
+        if free_at <= self.clock().now() || !sound {
+            return false;
+        }
+        let (inner, slot) = (self.clone(), slot.clone());
+        engine::spawn(async move {
+            let (clock, ttl) = (inner.clock(), ttl_of(&slot));
+            loop {
+                let look = clock.now().plus(ttl / 3).min(free_at);
+                clock.sleep_until(look).await;
+                let over =
+                    clock.now() >= free_at || inner.nodes.iter().any(|n| n.debts.is_closed());
+                if over || matches!(inner.renew_slot(&slot, ttl).await, Kept::Lost(_)) {
+                    break;
+                }
+            }
+            inner.owe_all(&slot.key, Ending::Release, ttl);
+        });
+        true
+    }
+
     /// Tells all nodes in the background.
     pub(super) fn owe_all(&self, key: &Key, ending: Ending, ttl: Duration) {
         (0..self.nodes.len()).for_each(|i| self.owe(i, key, ending, ttl));
@@ -140,6 +179,11 @@ impl<N: QuorumNode> Inner<N> {
             engine::spawn(async move { Debts::pay(&node, bound).await });
         }
     }
+}
+
+/// How long the nodes keep a hold that they hear no more of.
+fn ttl_of(slot: &Arc<Slot>) -> Duration {
+    slot.ask.as_ref().map_or(debts::GRACE, |ask| ask.ttl)
 }
 
 /// Nodes that have to be told: whoever has not acknowledged when this is dropped is told in the

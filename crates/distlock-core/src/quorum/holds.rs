@@ -39,6 +39,11 @@ pub(super) struct SlotState {
     pub(super) over: bool,
     /// Whoever has its ticket may end it: it is shared with nobody.
     detached: bool,
+    /// Before this a release frees nothing: the longest `min_hold` of all who entered it again. The
+    /// nodes know that of the first.
+    pub(super) free_at: BootInstant,
+    /// A request that shared it was released in order: a later undo minds the `min_hold` of all.
+    pub(super) promised: bool,
     /// Why it was lost, if it was. Those who share it keep what is left of it at the nodes until each
     /// of them has left: whoever is not told yet may still believe in it.
     pub(super) lost: Option<Why>,
@@ -59,6 +64,8 @@ impl SlotState {
             reqs: Vec::new(),
             over: false,
             detached: false,
+            free_at: BootInstant::from_nanos(0),
+            promised: false,
             lost: None,
         }
     }
@@ -144,11 +151,14 @@ impl Holds {
     }
 
     /// Another request shares a hold; false when it is over.
-    pub(super) fn join(&self, slot: &Arc<Slot>, req: ReqId) -> bool {
-        let mut tables = self.tables();
+    pub(super) fn join(&self, slot: &Arc<Slot>, ask: &Ask, now: BootInstant) -> bool {
+        let (req, mut tables) = (ask.req, self.tables());
         let mut state = slot.state();
         if state.over || state.detached || state.reqs.is_empty() {
             return false;
+        }
+        if !ask.min_hold.is_zero() {
+            state.free_at = state.free_at.max(now.plus(ask.min_hold));
         }
         if !state.reqs.contains(&req) {
             state.reqs.push(req);
@@ -158,8 +168,8 @@ impl Holds {
         true
     }
 
-    /// A request leaves its hold.
-    pub(super) fn leave(&self, req: &ReqId) -> Left {
+    /// A request leaves its hold: released in order, or undone.
+    pub(super) fn leave(&self, req: &ReqId, released: bool) -> Left {
         let mut tables = self.tables();
         let Some(slot) = tables.by_req.remove(req) else {
             // It has left already, and is what the nodes know the others' hold by.
@@ -171,6 +181,7 @@ impl Holds {
         let mut state = slot.state();
         state.reqs.retain(|r| r != req);
         if !state.reqs.is_empty() {
+            state.promised |= released;
             return Left::Shared { lost: state.lost.is_some() };
         }
         state.over = true;

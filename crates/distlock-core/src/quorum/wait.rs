@@ -154,9 +154,11 @@ impl<N: QuorumNode> Inner<N> {
         let slot = self.holds.of_owner(ask, self.moment())?;
         let kept = Box::pin(self.renew_slot(&slot, ask.ttl)).await;
         let Kept::Until { sent, ttl, margin, waiters } = kept else { return None };
+        // The others may have asked for a longer lease: one that is not renewed ends with its own.
+        let ttl = ttl.min(ask.ttl);
         // The hold may have been given back meanwhile: then this request bids on, and no cancel of
         // it may be under way.
-        if !self.holds.join(&slot, ask.req) {
+        if !self.holds.join(&slot, ask, self.clock().now()) {
             return None;
         }
         if asked {

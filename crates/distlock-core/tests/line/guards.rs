@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::{Locks, Why};
+use distlock_core::fault::Fault;
+use distlock_core::{Kind, Locks, Released, Why};
 
-use crate::scene::{Scene, name};
+use crate::scene::{Scene, TTL, name};
 
 /// The store grants a shorter session than was asked for: that counts, and is renewed in time.
 #[tokio::test]
@@ -86,4 +87,52 @@ async fn what_is_lost_by_its_deadline_leaves_though_the_session_lives() {
     scene.tick().await;
     new.check().expect("another hold");
     assert_eq!(scene.line().len(), 1);
+}
+
+/// A re-entry into a hold that nobody renews is worth a whole lease, and is renewed while it lasts,
+/// however little was left of what it entered.
+#[tokio::test]
+async fn a_reentry_into_a_hold_without_renewal_is_worth_its_ttl() {
+    let scene = Scene::new();
+    let locks = Locks::from_store(scene.store.client());
+    let me = distlock_core::Owner::new();
+    let lock = || locks.lock("orders").owner(&me).ttl(TTL);
+    let outer = scene.run(lock().without_renewal().acquire()).await.expect("a grant");
+    let most = outer.remaining();
+    let (end, calls) = (scene.clock.now().plus(TTL / 5), scene.store.calls());
+    let early = scene.run(lock().acquire()).await.expect("a grant");
+    assert_eq!(scene.store.calls(), calls, "a lease that is fresh is shared without a call");
+    drop(early);
+    scene.until("little is left", || outer.remaining() < TTL / 10).await;
+    assert!(scene.clock.now() > end);
+    let inner = scene.run(lock().acquire()).await.expect("a grant");
+    assert_eq!(inner.token(), outer.token());
+    assert!(inner.remaining() > most - TTL / 100, "{:?} of {most:?}", inner.remaining());
+    assert!(outer.remaining() < TTL / 10, "the outer one must run out: {:?}", outer.remaining());
+    assert_eq!(scene.run(outer.lost()).await.why, Why::Expired);
+    let long = scene.clock.now().plus(TTL * 3);
+    while scene.clock.now() < long {
+        inner.check().expect("renewed");
+        scene.tick().await;
+    }
+    assert_eq!(scene.run(inner.release()).await.expect("an answer"), Released::Released);
+    assert!(scene.line().is_empty());
+}
+
+/// A re-entry asks first where the hold has little left, and says so when the store does not answer.
+#[tokio::test]
+async fn a_reentry_that_cannot_renew_is_an_error_and_takes_nothing() {
+    let scene = Scene::new();
+    let locks = Locks::from_store(scene.store.client());
+    let me = distlock_core::Owner::new();
+    let lock = || locks.lock("orders").owner(&me).ttl(TTL);
+    let outer = scene.run(lock().without_renewal().acquire()).await.expect("a grant");
+    scene.until("half is left", || outer.remaining() < TTL / 2).await;
+    scene.store.fault(Fault::Silent);
+    let error = scene.run(lock().acquire()).await.expect_err("no answer");
+    assert_eq!(error.kind(), Kind::Unreachable);
+    outer.check().expect("held for as long as it was told");
+    scene.store.fault(Fault::None);
+    let inner = scene.run(lock().acquire()).await.expect("a grant");
+    assert_eq!(inner.token(), outer.token());
 }
