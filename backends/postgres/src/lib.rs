@@ -8,7 +8,6 @@ mod costs;
 #[cfg(test)]
 mod differential;
 mod door;
-mod doubts;
 mod ear;
 mod grip;
 mod install;

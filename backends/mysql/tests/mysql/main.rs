@@ -7,6 +7,7 @@ mod child;
 mod crash;
 mod errors;
 mod kit;
+mod late;
 mod life;
 mod load;
 mod replies;
@@ -27,6 +28,7 @@ fn main() {
         &[
             crash::TRIALS,
             errors::TRIALS,
+            late::TRIALS,
             life::TRIALS,
             load::TRIALS,
             replies::TRIALS,
