@@ -73,9 +73,11 @@ impl Postgres {
         let (say, watched) = (Arc::new(say), Arc::default());
         let known = say.clone();
         // A cancel is sent when things go wrong already: it should not begin with a connection and a
-        // question how it is spelled.
-        let warm = call!(back, [known], conn, moves::prepare(conn, &known));
-        warm.await.map_err(|e| e.during("connect").store(&site))?;
+        // question how it is spelled. Who only looks may find functions of another version.
+        if !options.look_only {
+            let warm = call!(back, [known], conn, moves::prepare(conn, &known));
+            warm.await.map_err(|e| e.during("connect").store(&site))?;
+        }
         Ok(Self { capability, site, clock, say, front, back, ear, quiet, watched })
     }
 

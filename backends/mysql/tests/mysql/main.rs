@@ -13,6 +13,7 @@ mod load;
 mod replies;
 mod rows;
 mod settings;
+mod tables;
 
 use distlock_testkit::trials;
 
@@ -34,6 +35,7 @@ fn main() {
             replies::TRIALS,
             rows::TRIALS,
             settings::TRIALS,
+            tables::TRIALS,
         ],
     )
     .exit();
