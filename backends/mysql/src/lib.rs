@@ -24,7 +24,7 @@ mod trouble;
 mod versions;
 
 pub use ledger::Collisions;
-pub use open::{SCHEMES, open};
+pub use open::{SCHEMES, open, open_to_look};
 pub use options::{Algorithm, MysqlOptions};
 pub use promises::capability;
 pub use row_lock::{RowLock, with_row_lock};

@@ -7,13 +7,14 @@ use distlock_core::seam::Backend;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Capability, Error, Store};
 use distlock_sql::{Opens, Trouble, Versioned};
+use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlConnectOptions;
 
 use crate::door::Door;
 use crate::options::{Algorithm, KEYS, MysqlOptions, server};
 use crate::promises::promised;
 use crate::row_lock::RowLock;
-use crate::schema::{Tables, ready};
+use crate::schema::{Tables, layout, ready};
 use crate::settings::Settings;
 use crate::store::Mysql;
 use crate::trouble::calling;
@@ -41,14 +42,32 @@ impl Target {
 
     /// Looks at the server: makes the tables if need be, and says what it promises.
     pub(crate) async fn greet(&self) -> Result<Capability, Error> {
+        self.look(async |conn| {
+            if !self.options.look_only {
+                ready(conn, &self.tables).await?;
+            }
+            let settings = Settings::read(conn).await.map_err(calling)?;
+            Ok(promised(&self.options, &settings))
+        })
+        .await
+    }
+
+    /// Whether the tables are there; makes none.
+    async fn exists(&self) -> Result<bool, Error> {
+        self.look(async |conn| Ok(layout(conn, &self.tables).await?.is_some())).await
+    }
+
+    /// Does something on a connection of its own, within the bound of one call.
+    async fn look<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, Trouble>,
+    ) -> Result<T, Error> {
         let door = Door::new(self.to.clone(), None);
         let look = async {
             let mut conn = door.open().await?;
-            let told = |t: Trouble| t.error;
-            ready(&mut conn, &self.tables).await.map_err(told)?;
-            let settings = Settings::read(&mut conn).await.map_err(calling).map_err(told)?;
+            let seen = work(&mut conn).await.map_err(|t| t.error)?;
             door.close(conn).await;
-            Ok(promised(&self.options, &settings))
+            Ok(seen)
         };
         let clock = distlock_core::Clock::system();
         let looked = clock.timeout(self.options.timeout, look).await;
@@ -72,7 +91,26 @@ impl Target {
 /// # Cancel safety
 /// Dropping the future closes what it had opened.
 pub async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
-    let target = Target::of(url)?;
+    start(Target::of(url)?).await
+}
+
+/// The same for a client that only looks: it makes no tables; `None` where there are none.
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Cancel safety
+/// As [`open`].
+pub async fn open_to_look(url: StoreUrl) -> Result<Option<Arc<dyn Backend>>, Error> {
+    let mut target = Target::of(url)?;
+    target.options.look_only = true;
+    match target.exists().await? {
+        true => start(target).await.map(Some),
+        false => Ok(None),
+    }
+}
+
+async fn start(target: Target) -> Result<Arc<dyn Backend>, Error> {
     match target.options.algorithm {
         Algorithm::Line => Ok(Mysql::at(target).await?.into_backend()),
         Algorithm::Version => {

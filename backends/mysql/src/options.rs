@@ -34,6 +34,8 @@ pub struct MysqlOptions {
     /// With [`Algorithm::RowLock`]: how many locks may be held or waited for at once, each on a
     /// connection of its own.
     pub sessions: u16,
+    /// Whether this client only looks, and makes no tables.
+    pub look_only: bool,
 }
 
 impl Default for MysqlOptions {
@@ -44,6 +46,7 @@ impl Default for MysqlOptions {
             timeout: Duration::from_secs(5),
             drift_percent: 10,
             sessions: 32,
+            look_only: false,
         }
     }
 }

@@ -10,6 +10,9 @@ use crate::trouble::{self, NO_TABLE, calling};
 /// The layout written here.
 const LAYOUT: u64 = 1;
 
+/// The indexes of the table of waiters that came later, each on a column of a lock's line.
+const INDEXES: [(&str, &str); 2] = [("owners", "owner"), ("sizes", "permits")];
+
 /// The names of the tables, quoted.
 #[derive(Clone, Debug)]
 pub(crate) struct Tables {
@@ -115,30 +118,77 @@ pub fn schema(prefix: &str) -> String {
 /// Makes the tables if they are missing, and refuses those of a newer layout. Looks before it
 /// makes: a `CREATE` waits for everybody who reads the table, and needs a right that many lack.
 pub(crate) async fn ready(conn: &mut MySqlConnection, tables: &Tables) -> Result<(), Trouble> {
+    if layout(conn, tables).await?.is_some() {
+        return complete(conn, tables).await;
+    }
+    for statement in tables.create() {
+        run(conn, statement).await.map_err(calling)?;
+    }
+    match layout(conn, tables).await? {
+        Some(()) => Ok(()),
+        None => {
+            Err(Trouble::answered(Error::new(Kind::Layout, "the table of the layout is empty")))
+        }
+    }
+}
+
+/// Whether the tables are there; refuses those of a newer layout.
+pub(crate) async fn layout(
+    conn: &mut MySqlConnection,
+    tables: &Tables,
+) -> Result<Option<()>, Trouble> {
     let look = format!("SELECT layout FROM {} WHERE one = 1", tables.meta);
-    let seen = match run(conn, look.clone()).await {
+    let seen = match run(conn, look).await {
         Err(e) if trouble::number(&e) == Some(NO_TABLE) => None,
         Err(e) => return Err(calling(e)),
         Ok(given) => given.into_iter().next().and_then(|g| g.rows.into_iter().next()),
     };
-    let seen = match seen {
-        Some(row) => row,
-        None => {
-            for statement in tables.create() {
-                run(conn, statement).await.map_err(calling)?;
-            }
-            let given = run(conn, look).await.map_err(calling)?;
-            let row = given.into_iter().next().and_then(|g| g.rows.into_iter().next());
-            row.ok_or_else(|| {
-                Trouble::answered(Error::new(Kind::Layout, "the table of the layout is empty"))
-            })?
-        }
-    };
+    let Some(seen) = seen else { return Ok(None) };
     match number(&seen, "layout").map_err(calling)? {
-        LAYOUT => Ok(()),
+        LAYOUT => Ok(Some(())),
         newer => Err(Trouble::answered(
             Error::new(Kind::Layout, format!("the tables are of layout {newer}, not {LAYOUT}"))
                 .with_hint("use the newest distlock everywhere, or another ?prefix="),
         )),
     }
+}
+
+/// Adds the indexes that tables of an earlier version lack. Who may not, or finds the table in use
+/// for longer than a second, goes on without them: only the cost of a long line grows.
+async fn complete(conn: &mut MySqlConnection, tables: &Tables) -> Result<(), Trouble> {
+    let wait = &tables.wait;
+    // Of a table that this user may not read nothing is seen, and nothing is done.
+    let look = format!(
+        "SELECT COUNT(DISTINCT INDEX_NAME) AS known, \
+         COALESCE(SUM(INDEX_NAME='owners'),0)>0 AS owners, \
+         COALESCE(SUM(INDEX_NAME='sizes'),0)>0 AS sizes FROM information_schema.STATISTICS \
+         WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='{}'",
+        wait.trim_matches('`')
+    );
+    let given = run(conn, look).await.map_err(calling)?;
+    let Some(seen) = given.first().and_then(|g| g.rows.first()) else { return Ok(()) };
+    let has = |column| number(seen, column).map(|n| n > 0).map_err(calling);
+    if !has("known")? {
+        return Ok(());
+    }
+    let mut missing = Vec::new();
+    for (name, column) in INDEXES {
+        if !has(name)? {
+            missing.push(format!("ADD KEY {name} (space, name, {column})"));
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let add = format!("ALTER TABLE {wait} {}, ALGORITHM=INPLACE, LOCK=NONE", missing.join(", "));
+    let bound = |wait: &str| format!("SET SESSION lock_wait_timeout={wait}");
+    run(conn, bound("1")).await.map_err(calling)?;
+    if let Err(e) = run(conn, add).await {
+        let trouble = calling(e);
+        if trouble.broken {
+            return Err(trouble);
+        }
+        tracing::info!(error = %trouble.error, "the table of waiters stays without an index");
+    }
+    run(conn, bound("DEFAULT")).await.map(drop).map_err(calling)
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use distlock_core::capability::Capability;
 use distlock_core::info::Query;
-use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
+use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal, Wake};
 use distlock_core::leased::Leased;
 use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
 use distlock_core::state::{Claim, Op, Pulse, Reply, answer};
@@ -153,6 +153,16 @@ impl Inner {
         if engine::on_library_thread() { &self.back } else { &self.front }
     }
 
+    /// Tells the driver that a request is sent again.
+    fn repeats(&self, req: ReqId) -> impl Fn() + Send + 'static {
+        let ears = Arc::clone(&self.ears);
+        move || {
+            if let Some(ears) = ears.get() {
+                ears(Wake::Repeated(req));
+            }
+        }
+    }
+
     /// The long way.
     async fn play(
         self: &Arc<Self>,
@@ -178,7 +188,7 @@ impl Inner {
         may_be_turn: bool,
     ) -> Result<Reply, Error> {
         let (ledger, fast, name) = (Arc::clone(&self.ledger), Arc::clone(&self.fast), lock.clone());
-        let played = self.lane().call(move |conn| {
+        let played = self.lane().call_telling(self.repeats(claim.req), move |conn| {
             let (ledger, fast, name, claim) =
                 (Arc::clone(&ledger), Arc::clone(&fast), name.clone(), claim.clone());
             Box::pin(async move {
@@ -241,7 +251,7 @@ impl Inner {
             return Ok(None);
         }
         let (fast, name, claim) = (Arc::clone(&self.fast), ask.lock.clone(), claim.clone());
-        let taken = self.lane().call(move |conn| {
+        let taken = self.lane().call_telling(self.repeats(ask.req), move |conn| {
             let (fast, name, claim) = (Arc::clone(&fast), name.clone(), claim.clone());
             Box::pin(async move { fast.acquire(conn, &name, &claim).await })
         });

@@ -11,6 +11,16 @@ macro_rules! call {
     };
 }
 
+/// The same with a call of `$again` before it is done a second time.
+macro_rules! call_telling {
+    ($lane:expr, $again:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
+        $lane.call_telling($again, move |$conn| {
+            $(let $kept = $kept.clone();)*
+            Box::pin(async move { $call.await.map_err($crate::trouble::trouble) })
+        })
+    };
+}
+
 /// The same for what must not be repeated.
 macro_rules! call_once {
     ($lane:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
@@ -20,4 +30,4 @@ macro_rules! call_once {
         })
     };
 }
-pub(crate) use {call, call_once};
+pub(crate) use {call, call_once, call_telling};

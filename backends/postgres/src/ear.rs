@@ -86,6 +86,12 @@ impl Ear {
         let _ = self.0.ears.set(ears);
     }
 
+    /// Tells that a request is sent again.
+    pub(crate) fn repeats(&self, req: ReqId) -> impl Fn() + Send + 'static {
+        let inner = self.0.clone();
+        move || inner.tell(Wake::Repeated(req))
+    }
+
     /// Ends it.
     pub(crate) fn close(&self) {
         self.0.closed.send_replace(true);

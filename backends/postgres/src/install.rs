@@ -75,6 +75,17 @@ async fn make(conn: &mut PgConnection, schema: &Schema) -> Result<Result<(), Err
     Ok(Ok(()))
 }
 
+/// Whether the tables are there; makes none.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) async fn exists(
+    conn: &mut PgConnection,
+    schema: &Schema,
+) -> Result<Result<bool, Error>, sqlx::Error> {
+    Ok(look(conn, schema).await?.map(|there| matches!(there, There::Code(_))))
+}
+
 async fn look(
     conn: &mut PgConnection,
     schema: &Schema,

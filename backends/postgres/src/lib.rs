@@ -8,7 +8,6 @@ mod costs;
 #[cfg(test)]
 mod differential;
 mod door;
-mod doubts;
 mod ear;
 mod grip;
 mod install;
@@ -28,7 +27,7 @@ mod store;
 mod trouble;
 mod version;
 
-pub use open::{SCHEMES, open};
+pub use open::{SCHEMES, open, open_to_look};
 pub use options::{Algorithm, PostgresOptions};
 pub use promises::capability;
 pub use row_lock::with_row_lock;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use distlock_core::leased::Leased;
 use distlock_core::seam::Backend;
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, Store};
+use distlock_core::{Clock, Error, Kind, Store};
 use distlock_sql::{Lane, Trouble, Versioned};
 use sqlx::Row;
 
@@ -42,8 +42,24 @@ const DURABLE: &str =
 ///
 /// # Cancel safety
 /// Dropping the future closes what it had opened; tables may have been made.
-pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
-    let options = PostgresOptions::take_from(&mut url)?;
+pub async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
+    let none = || Error::new(Kind::Layout, "the tables are not there");
+    start(url, false).await?.ok_or_else(none)
+}
+
+/// The same for a client that only looks: it makes no tables; `None` where there are none.
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Cancel safety
+/// Dropping the future closes what it had opened.
+pub async fn open_to_look(url: StoreUrl) -> Result<Option<Arc<dyn Backend>>, Error> {
+    start(url, true).await
+}
+
+async fn start(mut url: StoreUrl, look_only: bool) -> Result<Option<Arc<dyn Backend>>, Error> {
+    let options = PostgresOptions { look_only, ..PostgresOptions::take_from(&mut url)? };
     let to = address::options(&mut url)?;
     let known = [&PostgresOptions::KEYS[..], &address::KEYS, &["namespace", "require"]].concat();
     url.finish(&known)?;
@@ -53,9 +69,11 @@ pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
     let told = |e: Error| e.during("connect").store(&site);
     if options.algorithm == Algorithm::Version {
         let front = Lane::new(Arc::new(Door::plain(to)), clock, bound, version::CONNECTIONS);
-        let durable = prepare(&front, schema.clone()).await.map_err(told)?;
+        let Some(durable) = prepare(&front, &schema, look_only).await.map_err(told)? else {
+            return Ok(None);
+        };
         let states = States::new(front, site, capability(&options, durable), &schema);
-        return Ok(Arc::new(Leased::new(Versioned::new(states)?)));
+        return Ok(Some(Arc::new(Leased::new(Versioned::new(states)?))));
     }
     let door = Arc::new(Door::new(to, bound));
     let quiet = Arc::new(Quiet::new(clock.clone()));
@@ -65,7 +83,9 @@ pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
         .await
         .map_err(told)?;
     let front = Lane::new(Arc::clone(&door), clock, bound, 1);
-    let durable = prepare(&front, schema.clone()).await.map_err(told)?;
+    let Some(durable) = prepare(&front, &schema, look_only).await.map_err(told)? else {
+        return Ok(None);
+    };
     let promises = capability(&options, durable);
     let grip = match options.algorithm {
         Algorithm::Advisory => Grip::Advisory,
@@ -73,23 +93,34 @@ pub async fn open(mut url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
         Algorithm::Queue | Algorithm::Version => {
             let say = Statements::new(&schema);
             let store = Postgres::at(door, site, promises, &options, say, front, (ear, quiet));
-            return Ok(store.await?.into_backend());
+            return Ok(Some(store.await?.into_backend()));
         }
     };
     drop(ear); // its work is done: sessions wait in the server's own line
     let sessions = Sessions::at(door, site, promises, &options, schema, grip, front);
-    Ok(sessions.await?.into_backend())
+    Ok(Some(sessions.await?.into_backend()))
 }
 
-/// Sees to the tables; says whether commits are on disk before they are answered.
-async fn prepare(lane: &Lane<Door>, schema: Schema) -> Result<bool, Error> {
+/// Sees to the tables; says whether commits are on disk before they are answered. `None` where there
+/// are no tables and none are to be made.
+async fn prepare(
+    lane: &Lane<Door>,
+    schema: &Schema,
+    look_only: bool,
+) -> Result<Option<bool>, Error> {
+    let schema = schema.clone();
     lane.call(move |conn| {
         let schema = schema.clone();
         Box::pin(async move {
-            let installed = install::install(conn, &schema).await.map_err(trouble)?;
-            installed.map_err(Trouble::answered)?;
+            let there = match look_only {
+                true => install::exists(conn, &schema).await,
+                false => install::install(conn, &schema).await.map(|made| made.map(|()| true)),
+            };
+            if !there.map_err(trouble)?.map_err(Trouble::answered)? {
+                return Ok(None);
+            }
             let durable = sqlx::raw_sql(DURABLE).fetch_one(conn).await;
-            durable.and_then(|row| row.try_get(0)).map_err(trouble)
+            durable.and_then(|row| row.try_get(0)).map(Some).map_err(trouble)
         })
     })
     .await

@@ -43,6 +43,8 @@ pub struct PostgresOptions {
     pub(crate) timeout: Duration,
     pub(crate) drift_percent: u8,
     pub(crate) sessions: u16,
+    /// Whether this client only looks, and makes no tables.
+    pub(crate) look_only: bool,
 }
 
 impl Default for PostgresOptions {
@@ -53,6 +55,7 @@ impl Default for PostgresOptions {
             timeout: Duration::from_secs(5),
             drift_percent: 10,
             sessions: 32,
+            look_only: false,
         }
     }
 }

@@ -25,9 +25,8 @@ use distlock_core::state::{Pulse, Reply, answer};
 use distlock_core::{BootInstant, Clock, Error, FullName, Kind, ReqId, Store, Token, engine};
 use distlock_sql::Lane;
 
-use crate::call::{call, call_once};
+use crate::call::{call, call_once, call_telling};
 use crate::door::Door;
-use crate::doubts::{Doubts, Sent};
 use crate::ear::Ear;
 use crate::look;
 use crate::moves::{self, BATCH, batches};
@@ -55,8 +54,6 @@ pub struct Postgres {
     ear: Ear,
     /// Locks that may be taken and given back the short way.
     quiet: Arc<Quiet>,
-    /// Requests that were sent more than once, because a connection broke: one may still arrive.
-    doubts: Doubts,
     /// Locks that are looked after already, and what was released last, and when.
     watched: Arc<Mutex<HashMap<FullName, (ReqId, BootInstant)>>>,
 }
@@ -76,11 +73,12 @@ impl Postgres {
         let (say, watched) = (Arc::new(say), Arc::default());
         let known = say.clone();
         // A cancel is sent when things go wrong already: it should not begin with a connection and a
-        // question how it is spelled.
-        let warm = call!(back, [known], conn, moves::prepare(conn, &known));
-        warm.await.map_err(|e| e.during("connect").store(&site))?;
-        let doubts = Doubts::default();
-        Ok(Self { capability, site, clock, say, front, back, ear, quiet, doubts, watched })
+        // question how it is spelled. Who only looks may find functions of another version.
+        if !options.look_only {
+            let warm = call!(back, [known], conn, moves::prepare(conn, &known));
+            warm.await.map_err(|e| e.during("connect").store(&site))?;
+        }
+        Ok(Self { capability, site, clock, say, front, back, ear, quiet, watched })
     }
 
     fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
@@ -151,14 +149,15 @@ impl Postgres {
             return Ok(None);
         }
         let (say, via, asked) = (self.say.clone(), via.clone(), ask.clone());
-        let sent = Sent::default();
-        let counted = sent.clone();
-        let taken = call!(self.lane(), [say, via, asked, counted], conn, {
-            counted.once_more();
+        let again = self.ear.repeats(ask.req);
+        let taken = call_telling!(
+            self.lane(),
+            again,
+            [say, via, asked],
+            conn,
             short::take(conn, &say, &asked, &via)
-        });
+        );
         let taken = taken.await;
-        self.doubts.note(&sent, ask);
         if !matches!(taken, Ok(Some(_))) {
             self.quiet.stir(&ask.lock);
         }
@@ -188,17 +187,6 @@ impl Postgres {
             self.quiet.stir(&key.lock);
         }
         given
-    }
-
-    /// Gives back by a cancel what is in doubt; a renewal says first whether it was still held.
-    async fn give_back_in_doubt(&self, key: &Key) -> Result<Released, Error> {
-        let due = [Due { key: key.clone(), ttl: Duration::from_millis(1) }];
-        let held = self.renew_at_once(&due).await.map_err(self.told("release", &key.lock))?;
-        self.cancel(key).await?;
-        Ok(match held[..] {
-            [Reply::Renewed { .. }] => Released::Released,
-            _ => Released::WasLost,
-        })
     }
 
     fn lane(&self) -> &Lane<Door> {
@@ -252,15 +240,15 @@ impl LeaseStore for Postgres {
             self.quiet.hear(&ask.lock, &reply);
             return answer::acquired(reply).map_err(told);
         }
-        let sent = Sent::default();
-        let counted = sent.clone();
-        let call = call!(self.lane(), [say, via, asked, counted], conn, {
-            counted.once_more();
+        let again = self.ear.repeats(ask.req);
+        let call = call_telling!(
+            self.lane(),
+            again,
+            [say, via, asked],
+            conn,
             moves::acquire(conn, &say, &asked, wait_lease, &via)
-        });
-        let reply = call.await;
-        self.doubts.note(&sent, ask);
-        let reply = reply.inspect_err(|_| self.quiet.stir(&ask.lock)).map_err(&told)?;
+        );
+        let reply = call.await.inspect_err(|_| self.quiet.stir(&ask.lock)).map_err(&told)?;
         self.quiet.hear(&ask.lock, &reply);
         answer::acquired(reply).map_err(told)
     }
@@ -304,9 +292,6 @@ impl LeaseStore for Postgres {
 
     /// The requeued request joins by its own acquire.
     async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
-        if self.doubts.about(&key.req) {
-            return self.give_back_in_doubt(key).await;
-        }
         if self.give(key).await.map_err(self.told("release", &key.lock))? {
             return Ok(Released::Released);
         }
@@ -323,9 +308,7 @@ impl LeaseStore for Postgres {
         let (say, mine) = (self.say.clone(), key.clone());
         self.quiet.stir(&key.lock);
         let call = call!(self.lane(), [say, mine], conn, moves::cancel(conn, &say, &mine));
-        call.await.map(drop).map_err(self.told("cancel", &key.lock))?;
-        self.doubts.settle(&key.req);
-        Ok(())
+        call.await.map(drop).map_err(self.told("cancel", &key.lock))
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {

@@ -18,7 +18,8 @@ pub(crate) async fn connect(args: &Everywhere) -> Result<Locks, Error> {
 }
 
 /// Connects to look, and creates nothing. A default store that was never used is an empty one in
-/// memory; a store that was named and is not there is a mistake in the name.
+/// memory, and so is a database without tables; a file that was named and is not there is a mistake
+/// in the name.
 pub(crate) async fn look(args: &Everywhere, printer: Printer) -> Result<Locks, Failure> {
     if let Some(locks) = find(args).await? {
         return Ok(locks);
@@ -28,6 +29,10 @@ pub(crate) async fn look(args: &Everywhere, printer: Printer) -> Result<Locks, F
         return Ok(options(args)?.open(Memory::new())?);
     }
     let named = args.url.as_deref().unwrap_or("the URL that the environment names");
+    if !is_of_files(args) {
+        printer.note("the database has no tables for locks yet: the first lock taken creates them");
+        return Ok(options(args)?.open(Memory::new())?);
+    }
     Err(Failure::new(Status::UNREACHABLE, format!("there is no store at {named}"))
         .hint("check its path; the first `run` or `acquire` creates it"))
 }
@@ -50,6 +55,14 @@ fn options(args: &Everywhere) -> Result<Options, Error> {
         options = options.namespace(space.trim());
     }
     Ok(options)
+}
+
+/// Whether the store that was named is files: one that is not there has another name.
+fn is_of_files(args: &Everywhere) -> bool {
+    let named = || var("DISTLOCK_URL").map(|url| url.to_string_lossy().into_owned());
+    let noted = || std::fs::read_to_string(var("DISTLOCK_URL_FILE")?).ok();
+    let url = args.url.clone().or_else(named).or_else(noted).unwrap_or_default();
+    ["sqlite:", "file:"].iter().any(|scheme| url.trim_start().starts_with(scheme))
 }
 
 /// Whether nobody named a store, so that the embedded default is used.

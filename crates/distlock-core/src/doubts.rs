@@ -1,8 +1,9 @@
-//! Holds whose grant followed a question that was never answered.
+//! Requests of which a copy may still arrive: one that was never answered, repeated by the driver or
+//! by the store itself.
 //!
-//! That question may still arrive. Given back by a plain release it would be granted again once the
-//! store has forgotten the release, which it does after a few others; a cancelled request is
-//! remembered for certain.
+//! A hold that is given back by a plain release would be granted to the late copy once the store has
+//! forgotten the release, which it does after a few others; a cancelled request is remembered for
+//! certain.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,9 @@ pub(crate) struct Doubts {
     /// Whether there ever was one: nearly always there was none, and a release takes no lock.
     any: AtomicBool,
     by_req: Mutex<HashMap<ReqId, Doubt>>,
+    /// The same for acquires under way that the store itself has sent again.
+    any_repeated: AtomicBool,
+    repeated: Mutex<HashMap<ReqId, ()>>,
 }
 
 #[derive(Clone, Copy)]
@@ -49,7 +53,30 @@ impl Doubts {
         self.by_req().get(req).copied()
     }
 
+    fn repeated(&self) -> MutexGuard<'_, HashMap<ReqId, ()>> {
+        self.repeated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store sends an acquire again that is under way.
+    pub(crate) fn repeat(&self, req: ReqId) {
+        self.repeated().insert(req, ());
+        self.any_repeated.store(true, Ordering::Release);
+    }
+
+    /// Whether the store has sent an acquire again that has just been answered.
+    pub(crate) fn was_repeated(&self, req: &ReqId) -> bool {
+        if !self.any_repeated.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut repeated = self.repeated();
+        let was = repeated.remove(req).is_some();
+        self.any_repeated.store(!repeated.is_empty(), Ordering::Release);
+        was
+    }
+
+    /// The request was cancelled: no copy of it comes to anything.
     pub(crate) fn settle(&self, req: &ReqId) {
+        self.was_repeated(req);
         if self.any.load(Ordering::Acquire) {
             let mut by_req = self.by_req();
             by_req.remove(req);

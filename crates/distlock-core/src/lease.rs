@@ -67,6 +67,9 @@ pub enum Wake {
     Turn(ReqId),
     /// Wake-ups may have been missed: everybody asks again.
     Everybody,
+    /// The store sends an acquire of this request again, because a connection broke under the first:
+    /// that may still arrive. Told before the second is sent.
+    Repeated(ReqId),
     /// News about a hold.
     Event(Event),
 }
@@ -83,7 +86,8 @@ pub type Ears = Arc<dyn Fn(Wake) + Send + Sync>;
 /// # Contract
 /// * Each call is one atomic step of [`LockState`](crate::state::LockState), by its rules.
 /// * Only the store's clock counts, read inside the atomic step.
-/// * Every call is idempotent by request id and bounded in time.
+/// * Every call is idempotent by request id and bounded in time. A store that sends an acquire more
+///   than once in one call says so ([`Wake::Repeated`]).
 /// * `heartbeat`, `renew` and `cancel` are called on the library's own thread; `acquire` and
 ///   `release` anywhere (see [`on_library_thread`](crate::engine::on_library_thread)).
 pub trait LeaseStore: Send + Sync + 'static {

@@ -56,7 +56,7 @@ pub struct Leased<S> {
 struct Inner<S> {
     store: S,
     waiting: Arc<Waiting>,
-    doubts: Doubts,
+    doubts: Arc<Doubts>,
 }
 
 impl<S: LeaseStore> Leased<S> {
@@ -64,15 +64,17 @@ impl<S: LeaseStore> Leased<S> {
     pub fn new(store: S) -> Self {
         let waiting = Arc::<Waiting>::default();
         let (tx, rx) = unbounded_channel();
-        let ears = waiting.clone();
+        let doubts = Arc::<Doubts>::default();
+        let (ears, repeats) = (waiting.clone(), doubts.clone());
         store.listen(Arc::new(move |wake| match wake {
             Wake::Turn(req) => ears.ring(&req),
             Wake::Everybody => ears.ring_all(),
+            Wake::Repeated(req) => repeats.repeat(req),
             Wake::Event(event) => {
                 let _ = tx.send(event);
             }
         }));
-        let inner = Arc::new(Inner { store, waiting, doubts: Doubts::default() });
+        let inner = Arc::new(Inner { store, waiting, doubts });
         Self { inner, events: Mutex::new(Some(rx)) }
     }
 
@@ -125,14 +127,31 @@ impl<S: LeaseStore> Inner<S> {
 
     async fn try_once(&self, ask: &Ask) -> Result<Attempt, Error> {
         let sent = self.moment();
-        Ok(match self.bounded(self.store.acquire(ask, None)).await? {
+        let answer = self.bounded(self.store.acquire(ask, None)).await;
+        let doubtful = self.doubts.was_repeated(&ask.req);
+        let standing = match answer.map_err(|e| if doubtful { e.unknown() } else { e })? {
             Answer::Granted { tokens, left, waiters } => {
-                Attempt::Granted(self.grant(ask, sent, tokens, left, waiters))
+                if doubtful {
+                    self.doubt(ask);
+                }
+                return Ok(Attempt::Granted(self.grant(ask, sent, tokens, left, waiters)));
             }
-            Answer::Busy(standing) | Answer::Waiting(standing) => Attempt::Busy(standing),
-            Answer::NotYet { left, why } => Attempt::Busy(not_yet(left, why)),
+            Answer::Busy(standing) | Answer::Waiting(standing) => standing,
+            Answer::NotYet { left, why } => not_yet(left, why),
             Answer::Spent => return Err(spent()),
-        })
+        };
+        if doubtful {
+            // A copy of it that arrives once the lock is free would be granted to nobody.
+            self.bounded(self.store.cancel(&ask.key())).await?;
+        }
+        Ok(Attempt::Busy(standing))
+    }
+
+    /// Notes a grant whose request may arrive once more.
+    fn doubt(&self, ask: &Ask) {
+        let now = self.clock().now();
+        let min_until = now.plus(ask.min_hold);
+        self.doubts.add(ask.req, Doubt { ttl: ask.ttl, min_until, since: now });
     }
 
     async fn wait(
@@ -175,6 +194,7 @@ impl<S: LeaseStore> Inner<S> {
         answer: Result<Answer, Error>,
         seen: Option<Watcher<'_>>,
     ) -> Result<Verdict, Error> {
+        wait.doubtful |= self.doubts.was_repeated(&ask.req);
         let answer = match answer {
             // Its place is kept for a wait-lease: trouble that passes sooner costs nothing.
             Err(e) if e.is_transient() && entry.keeps_its_place(sent.boot) => {
@@ -196,9 +216,7 @@ impl<S: LeaseStore> Inner<S> {
         let (standing, again) = match answer {
             Answer::Granted { tokens, left, waiters } => {
                 if wait.doubtful {
-                    let now = self.clock().now();
-                    let min_until = now.plus(ask.min_hold);
-                    self.doubts.add(ask.req, Doubt { ttl: ask.ttl, min_until, since: now });
+                    self.doubt(ask);
                 }
                 return Ok(Verdict::Granted(self.grant(ask, sent, tokens, left, waiters)));
             }

@@ -128,13 +128,13 @@ impl Locks {
             return refuse(Kind::Unsupported, "this store cannot resume a hold", hint);
         }
         // It asks for that lease again and again: of nothing, without a pause; of a year, for one.
-        match Ttl::new(ticket.ttl) {
-            Ok(_) => Ok(()),
-            Err(_) => {
-                let hint = "use a ticket as it was printed".to_owned();
-                refuse(Kind::Usage, "this ticket has a TTL that cannot be", hint)
-            }
-        }
+        let Ok(ttl) = Ttl::new(ticket.ttl) else {
+            let hint = "use a ticket as it was printed".to_owned();
+            return refuse(Kind::Usage, "this ticket has a TTL that cannot be", hint);
+        };
+        // Nor for longer than this store grants: its promises after a restart count on that.
+        let grantable = self.capability().grantable(ttl);
+        grantable.map(drop).map_err(|e| e.lock(&ticket.lock).store(self.site()))
     }
 
     /// Every lock whose name starts with a prefix that is held or waited for, in order of name.

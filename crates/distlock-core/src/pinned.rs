@@ -116,7 +116,7 @@ impl<S: SessionStore> Pinned<S> {
                     engine::spawn(async move { driver.look_at_all().await });
                 }
             }
-            Wake::Turn(_) => {}
+            Wake::Turn(_) | Wake::Repeated(_) => {}
         }));
         Self { inner, events: Mutex::new(Some(rx)) }
     }

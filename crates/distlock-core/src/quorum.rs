@@ -188,6 +188,7 @@ impl<N: QuorumNode> Quorum<N> {
                 match wake {
                     Wake::Turn(req) => inner.bells.ring(i, &req),
                     Wake::Everybody => inner.bells.ring_all(),
+                    Wake::Repeated(_) => {} // a release leaves a tombstone at a node
                     Wake::Event(event) => inner.hear(event),
                 }
             }));

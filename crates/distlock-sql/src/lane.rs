@@ -102,7 +102,27 @@ impl<O: Opens> Lane<O> {
         T: Send + 'static,
         F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
     {
-        self.ask(work, false).await
+        self.ask(work, Repeat::Silently).await
+    }
+
+    /// The same, and calls `again` before `work` is sent a second time: the first may have arrived, or
+    /// may still, after whatever follows.
+    ///
+    /// # Errors
+    /// As [`Lane::call`].
+    ///
+    /// # Cancel safety
+    /// As [`Lane::call`].
+    pub async fn call_telling<T, F>(
+        &self,
+        again: impl Fn() + Send + 'static,
+        work: F,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
+    {
+        self.ask(work, Repeat::Telling(Box::new(again))).await
     }
 
     /// Does something that is not idempotent: it is sent once, on a connection made for it, because
@@ -118,17 +138,17 @@ impl<O: Opens> Lane<O> {
         T: Send + 'static,
         F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
     {
-        self.ask(work, true).await
+        self.ask(work, Repeat::Never).await
     }
 
-    async fn ask<T, F>(&self, work: F, once: bool) -> Result<T, Error>
+    async fn ask<T, F>(&self, work: F, repeat: Repeat) -> Result<T, Error>
     where
         T: Send + 'static,
         F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
     {
         let (answer, reply) = oneshot::channel();
         let until = self.clock.now().plus(self.bound);
-        let call = Call { work, answer, result: None, until, bound: self.bound, once };
+        let call = Call { work, answer, result: None, until, bound: self.bound, repeat };
         let sent = match &*lock(&self.jobs) {
             Some(jobs) => jobs.send(Box::new(call)).is_ok(),
             None => false,
@@ -162,14 +182,21 @@ fn late(bound: Duration) -> Error {
     )
 }
 
+/// Whether a job is sent again when the connection broke under it.
+enum Repeat {
+    Never,
+    Silently,
+    /// After a call of this.
+    Telling(Box<dyn Fn() + Send>),
+}
+
 /// Something to be done, whatever its answer's type is.
 trait Job<C>: Send {
     /// Whether anybody waits for it.
     fn is_wanted(&self) -> bool;
     fn until(&self) -> BootInstant;
     fn bound(&self) -> Duration;
-    /// Whether it must not be repeated.
-    fn is_once(&self) -> bool;
+    fn repeat(&self) -> &Repeat;
     /// Does it; says whether the connection broke.
     fn run<'c>(&'c mut self, conn: &'c mut C) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
     /// Tells what came out.
@@ -184,7 +211,7 @@ struct Call<T, F> {
     result: Option<Result<T, Error>>,
     until: BootInstant,
     bound: Duration,
-    once: bool,
+    repeat: Repeat,
 }
 
 impl<C, T, F> Job<C> for Call<T, F>
@@ -205,8 +232,8 @@ where
         self.bound
     }
 
-    fn is_once(&self) -> bool {
-        self.once
+    fn repeat(&self) -> &Repeat {
+        &self.repeat
     }
 
     fn run<'c>(&'c mut self, conn: &'c mut C) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>> {
@@ -265,7 +292,7 @@ impl<O: Opens> Worker<O> {
 
     async fn serve(&mut self, mut job: Boxed<O::Conn>) {
         let (until, clock) = (job.until(), self.clock.clone());
-        let (bound, once) = (job.bound(), job.is_once());
+        let (bound, once) = (job.bound(), matches!(job.repeat(), Repeat::Never));
         if once {
             self.conn = None;
         }
@@ -284,6 +311,9 @@ impl<O: Opens> Worker<O> {
                 Ok(conn) => conn,
                 Err(e) => return job.fail(told(e, sent)),
             };
+            if sent && let Repeat::Telling(again) = job.repeat() {
+                again();
+            }
             sent = true;
             match clock.timeout(left, job.run(conn)).await {
                 Some(false) => return job.tell(),

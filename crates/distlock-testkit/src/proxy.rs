@@ -2,10 +2,11 @@
 //!
 //! Commands take effect at once, on connections that are open as well as on new ones.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use distlock_core::{BootInstant, Clock};
@@ -31,6 +32,9 @@ struct Weather {
     cut: [bool; 2],
     drop: [bool; 2],
     resets: u64,
+    /// How often connections were stranded, and how often what they had sent arrived.
+    strands: u64,
+    arrivals: u64,
     gone: bool,
 }
 
@@ -47,6 +51,14 @@ struct State {
     twice: [AtomicUsize; 2],
     /// How many connections were accepted.
     accepted: AtomicUsize,
+    /// The requests that are held back, by connection.
+    held: Mutex<HashMap<usize, Vec<u8>>>,
+}
+
+impl State {
+    fn held(&self) -> MutexGuard<'_, HashMap<usize, Vec<u8>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Proxy {
@@ -104,13 +116,13 @@ impl Proxy {
                 };
                 // Before it counts: whoever saw it counted may reset it, also while the server is
                 // still being reached.
-                let resets = forecast.borrow().resets;
-                shared.accepted.fetch_add(1, Ordering::AcqRel);
+                let (resets, strands) = (forecast.borrow().resets, forecast.borrow().strands);
+                let id = shared.accepted.fetch_add(1, Ordering::AcqRel);
                 let (forecast, state) = (forecast.clone(), shared.clone());
                 task(async move {
                     let reached = Clock::system().now().plus(patience);
                     let Some(server) = reach(server, reached).await else { return };
-                    carry(client, server, resets, forecast, state).await;
+                    carry((id, client), server, (resets, strands), forecast, state).await;
                 });
             }
         });
@@ -161,10 +173,32 @@ impl Proxy {
         self.weather.send_modify(|w| w.resets += 1);
     }
 
+    /// Whether a request that contains this is held back by a [`Proxy::cut`], or is stranded and the
+    /// server has not yet ended its connection.
+    #[must_use]
+    pub fn holds(&self, needle: &[u8]) -> bool {
+        self.state.held().values().any(|bytes| bytes.windows(needle.len()).any(|w| w == needle))
+    }
+
+    /// Resets the clients of every open connection and ends cuts. The requests that were held back
+    /// stay under way, as in a network that delays them; they reach the server by [`Proxy::arrive`].
+    pub fn strand(&self) {
+        self.weather.send_modify(|w| {
+            w.strands += 1;
+            w.cut = [false; 2];
+        });
+    }
+
+    /// Lets the server have what was stranded, and then the end of each of those connections.
+    pub fn arrive(&self) {
+        self.weather.send_modify(|w| w.arrivals = w.strands);
+    }
+
     /// Ends delays, cuts and drops.
     pub fn heal(&self) {
         self.weather.send_modify(|w| {
-            *w = Weather { resets: w.resets, gone: w.gone, ..Weather::default() };
+            let Weather { resets, strands, arrivals, gone, .. } = *w;
+            *w = Weather { resets, strands, arrivals, gone, ..Weather::default() };
         });
     }
 }
@@ -189,9 +223,9 @@ async fn reach(server: SocketAddr, until: BootInstant) -> Option<TcpStream> {
 }
 
 async fn carry(
-    client: TcpStream,
+    (id, client): (usize, TcpStream),
     server: TcpStream,
-    resets: u64,
+    (resets, strands): (u64, u64),
     mut forecast: watch::Receiver<Weather>,
     state: Arc<State>,
 ) {
@@ -200,15 +234,30 @@ async fn carry(
     }
     let ((mut cr, mut cw), (mut sr, mut sw)) = (client.into_split(), server.into_split());
     let ended = {
-        let there = pump(Way::Requests, &mut cr, &mut sw, forecast.clone(), &state);
-        let back = pump(Way::Replies, &mut sr, &mut cw, forecast.clone(), &state);
+        let there = pump((Way::Requests, id), &mut cr, &mut sw, forecast.clone(), &state);
+        let back = pump((Way::Replies, id), &mut sr, &mut cw, forecast.clone(), &state);
+        let mut stranded = forecast.clone();
         tokio::select! {
             // First: what was held back when a reset came must not slip out after it.
             biased;
             _ = forecast.wait_for(|w| w.gone || w.resets != resets) => false,
+            _ = stranded.wait_for(|w| w.strands != strands) => false,
             end = async { tokio::try_join!(there, back) } => end.is_ok(),
         }
     };
+    let late = state.held().get(&id).cloned();
+    if let Some(late) = late
+        && forecast.borrow().strands != strands
+    {
+        let _ = cr.as_ref().set_zero_linger();
+        cw.forget();
+        drop(cr);
+        // However the server ends it.
+        let _ = strand(&late, strands, &mut sr, &mut sw, forecast).await;
+        state.held().remove(&id);
+        return;
+    }
+    state.held().remove(&id);
     if !ended {
         // Closing is to be a reset, which is what a crashed machine's peer sees: no farewell, and
         // nothing is waited for.
@@ -220,8 +269,27 @@ async fn carry(
     }
 }
 
+/// Gives the server what a client had sent that is gone, when told to, and waits for the end.
+async fn strand(
+    late: &[u8],
+    strands: u64,
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    mut forecast: watch::Receiver<Weather>,
+) -> io::Result<()> {
+    let arrives = |w: &Weather| w.gone || w.arrivals > strands;
+    match forecast.wait_for(arrives).await.map(|w| w.gone) {
+        Ok(false) => {}
+        _ => return Ok(()),
+    }
+    to.write_all(late).await?;
+    to.shutdown().await?;
+    while from.read(&mut [0; 1024]).await? > 0 {}
+    Ok(())
+}
+
 async fn pump(
-    way: Way,
+    (way, id): (Way, usize),
     from: &mut OwnedReadHalf,
     to: &mut OwnedWriteHalf,
     mut forecast: watch::Receiver<Weather>,
@@ -244,8 +312,14 @@ async fn pump(
         if !delay.is_zero() {
             Clock::system().sleep(delay).await;
         }
+        if way == Way::Requests && forecast.borrow().cut[way as usize] {
+            state.held().insert(id, chunk[..n].to_vec());
+        }
         if forecast.wait_for(|w| !w.cut[way as usize]).await.is_err() || n == 0 {
             return to.shutdown().await;
+        }
+        if way == Way::Requests {
+            state.held().remove(&id);
         }
         if forecast.borrow().drop[way as usize] {
             lost = true;
@@ -383,6 +457,24 @@ mod tests {
         let addr = proxy.addr();
         drop(proxy);
         until("the port closes", async || TcpStream::connect(addr).await.is_err()).await;
+    }
+
+    #[tokio::test]
+    async fn a_stranded_request_arrives_when_its_client_is_long_gone() {
+        let (proxy, mut client, got) = start().await;
+        proxy.cut(Way::Requests);
+        client.write_all(b"abc").await.unwrap();
+        until("it is held back", async || proxy.holds(b"bc")).await;
+        proxy.strand();
+        let end = soon("the end", client.read(&mut [0])).await;
+        assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        let mut client = TcpStream::connect(proxy.addr()).await.unwrap();
+        client.write_all(b"d").await.unwrap();
+        assert_eq!(pong(&mut client).await, b'd');
+        assert_eq!((got.load(Ordering::Acquire), proxy.holds(b"abc")), (1, true));
+        proxy.arrive();
+        until("it has arrived", async || !proxy.holds(b"abc")).await;
+        assert_eq!(got.load(Ordering::Acquire), 4);
     }
 
     /// One that was accepted while its server was not reached yet is open, too.

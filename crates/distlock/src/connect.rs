@@ -67,8 +67,9 @@ pub trait Connect: Sized {
     fn connect_default(self) -> impl Future<Output = Result<Locks, Error>> + Send;
 
     /// A client that only looks ([`list`](Locks::list), [`show`](Locks::show)): of the store at a
-    /// URL, or of the default one. Where a store is files nothing is created; `None` says that there
-    /// is no database (`sqlite:`) or directory (`file:`) yet, so that nothing can be held there.
+    /// URL, or of the default one. Nothing is created; `None` says that there is no database
+    /// (`sqlite:`), directory (`file:`) or table (`mysql:`, `postgres:`) yet, so that nothing can be
+    /// held there.
     ///
     /// # Errors
     /// As [`connect`] and [`connect_default`].
@@ -81,11 +82,11 @@ pub trait Connect: Sized {
 impl Connect for Options {
     fn connect(self, url: impl AsRef<str>) -> impl Future<Output = Result<Locks, Error>> + Send {
         let url = StoreUrl::parse(url.as_ref());
-        async move { open(self, url?, false).await }
+        async move { open(self, url?, false).await?.ok_or_else(absent) }
     }
 
     async fn connect_default(self) -> Result<Locks, Error> {
-        open(self, StoreUrl::parse(&named_or_default()?)?, false).await
+        open(self, StoreUrl::parse(&named_or_default()?)?, false).await?.ok_or_else(absent)
     }
 
     fn connect_to_look(
@@ -101,7 +102,7 @@ impl Connect for Options {
             if !exists(&url) {
                 return Ok(None);
             }
-            open(self, url, true).await.map(Some)
+            open(self, url, true).await
         }
     }
 }
@@ -171,15 +172,31 @@ fn default_url() -> Result<String, Error> {
     Ok(format!("sqlite:{}", path.replace('%', "%25").replace('?', "%3F")))
 }
 
-async fn open(mut options: Options, mut url: StoreUrl, look: bool) -> Result<Locks, Error> {
+/// What opens a store creates it, unless it was to `look`.
+fn absent() -> Error {
+    Error::new(Kind::Layout, "there is no store yet")
+}
+
+/// A client; `None` where there is nothing to `look` at.
+async fn open(mut options: Options, mut url: StoreUrl, look: bool) -> Result<Option<Locks>, Error> {
     if let Some(space) = url.take("namespace") {
         options = options.namespace(space);
     }
     if let Some(fence) = url.take("require") {
         options = options.require(fence.parse::<Fence>()?);
     }
-    let backend = backend(url, look).await?;
-    options.open(backend)
+    let backend = match url.scheme.as_str() {
+        #[cfg(feature = "mysql")]
+        scheme if look && distlock_mysql::SCHEMES.contains(&scheme) => {
+            distlock_mysql::open_to_look(url).await?
+        }
+        #[cfg(feature = "postgres")]
+        scheme if look && distlock_postgres::SCHEMES.contains(&scheme) => {
+            distlock_postgres::open_to_look(url).await?
+        }
+        _ => Some(backend(url, look).await?),
+    };
+    backend.map(|backend| options.open(backend)).transpose()
 }
 
 /// One arm a store. One that is files creates none to `look`.

@@ -7,11 +7,13 @@ mod child;
 mod crash;
 mod errors;
 mod kit;
+mod late;
 mod life;
 mod load;
 mod replies;
 mod rows;
 mod settings;
+mod tables;
 
 use distlock_testkit::trials;
 
@@ -27,11 +29,13 @@ fn main() {
         &[
             crash::TRIALS,
             errors::TRIALS,
+            late::TRIALS,
             life::TRIALS,
             load::TRIALS,
             replies::TRIALS,
             rows::TRIALS,
             settings::TRIALS,
+            tables::TRIALS,
         ],
     )
     .exit();

@@ -1,67 +1,71 @@
-//! A request that arrives late, after its own repetition was granted and given back.
+//! A request that arrives late, after its own repetition was answered.
 
-use std::process::Command;
+use distlock_core::{Busy, Error, Guard, Locks};
+use distlock_testkit::proxy::{Proxy, Way};
+use distlock_testkit::servers::{Postgres, Server};
 
-use distlock_testkit::proxy::Proxy;
-use distlock_testkit::servers::Postgres;
-use sqlx::{Connection, Executor, PgConnection};
+use crate::kit::{LONG, Named, client, client_at, give_back, run, soon, take_for, task, until};
 
-use crate::kit::{
-    LONG, Named, client, client_at, give_back, run, soon, sql, take_for, task, until,
-};
+pub(crate) const TRIALS: &[Named] = &[
+    ("a_late_request_whose_repetition_was_released_comes_to_nothing", released),
+    ("a_late_request_whose_repetition_was_busy_comes_to_nothing", busy),
+];
 
-pub(crate) const TRIALS: &[Named] =
-    &[("a_late_request_whose_repetition_was_released_comes_to_nothing", late)];
+/// What marks the request that is late.
+const LABEL: &str = "the late one";
 
-/// The connection breaks under a request and it is sent again on another; the server's process that
-/// has the first goes on only when the second was granted, given back, and pushed out of the row's
-/// memory of releases by others.
-fn late() {
+/// A server, a client behind a proxy that has used the lock `a`, and others.
+async fn scene() -> (Server, Proxy, Locks, Locks) {
+    let server = Postgres::new().start().await.unwrap();
+    let proxy = Proxy::to(server.addr()).await.unwrap();
+    let locks = client_at(proxy.addr(), "timeout=60s").await;
+    // Its statements are prepared: from now on each is sent whole.
+    for _ in 0..3 {
+        give_back(take_for(&locks, "a", LONG).await).await;
+    }
+    let others = client(&server, "").await;
+    (server, proxy, locks, others)
+}
+
+/// Asks for `a`; the connection breaks while the request is on its way, and it is sent again on
+/// another.
+async fn repeated(proxy: &Proxy, locks: &Locks) -> Result<Result<Guard, Busy>, Error> {
+    proxy.cut(Way::Requests);
+    let lock = locks.lock("a").ttl(LONG).label(LABEL);
+    let asking = task(async move { lock.try_acquire().await });
+    until("it is on its way", async || proxy.holds(LABEL.as_bytes())).await;
+    proxy.strand();
+    soon("an answer", asking).await.unwrap()
+}
+
+/// The server gets what was held up on the way.
+async fn arrives(proxy: &Proxy, others: &Locks) {
+    proxy.arrive();
+    until("it has arrived", async || !proxy.holds(LABEL.as_bytes())).await;
+    let shown = others.show("a").await.unwrap();
+    assert!(shown.is_none(), "a ghost holds the lock: {shown:?}");
+}
+
+/// The repetition was granted, given back, and pushed out of the row's memory of releases by others.
+fn released() {
     run(async {
-        let server = Postgres::new().start().await.unwrap();
-        let proxy = Proxy::to(server.addr()).await.unwrap();
-        // The server would end a statement that takes too long.
-        let locks = client_at(proxy.addr(), "timeout=60s").await;
-        let others = client(&server, "").await;
-        let mut keeps =
-            PgConnection::connect(&format!("postgres://postgres@{}/postgres", server.addr()))
-                .await
-                .unwrap();
-        let keep = "BEGIN; LOCK TABLE distlock.lock IN ACCESS EXCLUSIVE MODE";
-        sqlx::raw_sql(keep).execute(&mut keeps).await.unwrap();
-        let lock = locks.lock("a").ttl(LONG);
-        let asking = task(async move { lock.try_acquire().await });
-        let waiting = "SELECT coalesce(string_agg(pid::text, ' '), '') FROM pg_stat_activity \
-            WHERE wait_event_type = 'Lock' AND query LIKE '%.acquire(%'";
-        let pid = until_some(&server, waiting, 1).await;
-        signal("-STOP", &pid);
-        proxy.reset();
-        until_some(&server, waiting, 2).await;
-        keeps.execute("COMMIT").await.unwrap();
-        let held = soon("a grant", asking).await.unwrap().unwrap().unwrap();
+        let (_server, proxy, locks, others) = scene().await;
+        let held = repeated(&proxy, &locks).await.unwrap().unwrap();
         give_back(held).await;
         for _ in 0..8 {
             give_back(take_for(&others, "a", LONG).await).await;
         }
-        signal("-CONT", &pid);
-        let gone = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-        until("it has ended", async || sql(&server, &gone).await == "0").await;
-        let shown = others.show("a").await.unwrap();
-        assert!(shown.is_none(), "a ghost holds the lock: {shown:?}");
+        arrives(&proxy, &others).await;
     });
 }
 
-/// Waits until a query gives so many words.
-async fn until_some(server: &distlock_testkit::servers::Server, query: &str, n: usize) -> String {
-    let mut seen = String::new();
-    until("it waits at the server", async || {
-        seen = sql(server, query).await;
-        seen.split_whitespace().count() == n
-    })
-    .await;
-    seen
-}
-
-fn signal(which: &str, pid: &str) {
-    assert!(Command::new("kill").args([which, pid]).status().unwrap().success());
+/// Somebody else held the lock, and has given it back when the request arrives.
+fn busy() {
+    run(async {
+        let (_server, proxy, locks, others) = scene().await;
+        let held = take_for(&others, "a", LONG).await;
+        assert!(repeated(&proxy, &locks).await.unwrap().is_err());
+        give_back(held).await;
+        arrives(&proxy, &others).await;
+    });
 }

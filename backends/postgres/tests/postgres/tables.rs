@@ -9,6 +9,7 @@ use sqlx::{Connection, Executor, PgConnection};
 use crate::kit::{LONG, Named, client, connect, give_back, run, soon, sql, take_for, url};
 
 pub(crate) const TRIALS: &[Named] = &[
+    ("who_only_looks_makes_no_tables", looks),
     ("tables_of_a_newer_layout_are_refused_and_left_alone", newer),
     ("older_functions_are_replaced", older),
     ("what_schema_prints_can_be_run_again_while_locks_are_held", printed),
@@ -164,5 +165,29 @@ fn kept_row() {
         // By then the first would be lost too, were it not renewed.
         soon("nobody could renew it", held[1].lost()).await;
         assert!(held[0].check().is_ok() && held[2].check().is_ok());
+    });
+}
+
+fn looks() {
+    run(async {
+        let (server, schema) = Postgres::shared().await.unwrap();
+        let look = async |algorithm: &str| {
+            let query = format!("schema={schema}&algorithm={algorithm}");
+            let url = distlock_core::url::StoreUrl::parse(&url(server.addr(), &query)).unwrap();
+            distlock_postgres::open_to_look(url).await.unwrap()
+        };
+        let all = ["queue", "version", "advisory", "row-lock"];
+        for algorithm in all {
+            assert!(look(algorithm).await.is_none());
+        }
+        let there = format!("SELECT count(*) FROM pg_namespace WHERE nspname = '{schema}'");
+        assert_eq!(sql(&server, &there).await, "0");
+        client(&server, &format!("schema={schema}")).await.close().await;
+        for algorithm in all {
+            let locks =
+                distlock_core::Locks::from_store(look(algorithm).await.expect("its tables"));
+            assert_eq!(locks.list("").await.unwrap(), []);
+            locks.close().await;
+        }
     });
 }

@@ -155,6 +155,7 @@ impl<S: LineStore> Inner<S> {
                 }
             }
             Wake::Everybody => self.desk.ring_all(),
+            Wake::Repeated(_) => {} // told by lease stores only
             Wake::Event(Event::Lost(key, why)) => self.lost(&key, why, None),
             Wake::Event(Event::InDoubt(key)) => self.tell_all(&key, Event::InDoubt),
             Wake::Event(Event::Contended(key)) => self.tell_all(&key, Event::Contended),

@@ -332,3 +332,37 @@ async fn a_ticket_is_good_at_its_store_however_that_is_spelled() {
     let e = s.locks.resume(&ticket).await.unwrap_err();
     assert!(e.hint().is_some_and(|h| !h.contains(s.locks.site())), "{e:?}");
 }
+
+/// A client of a memory store that grants short leases only.
+struct Short {
+    memory: Memory,
+    capability: Capability,
+}
+
+impl LeaseStore for Short {
+    as_memory!();
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+    async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
+        self.memory.acquire(ask, wait).await
+    }
+    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
+        self.memory.renew(due).await
+    }
+}
+
+#[tokio::test]
+async fn a_ticket_of_a_longer_ttl_than_the_store_grants_is_refused() {
+    let memory = Memory::on(Clock::held());
+    let others = Locks::options().open(memory.client()).unwrap();
+    let capability = Capability { ttl_max: TTL, ..memory.capability().clone() };
+    let store = Short { memory: memory.client(), capability };
+    let backend: Arc<dyn Backend> = Arc::new(Leased::new(store));
+    let locks = Locks::options().open(backend).unwrap();
+    let long = others.lock("a").ttl(TTL * 2).await.unwrap().detach().unwrap();
+    let refused = locks.resume(&long).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Usage, "{refused}");
+    let fits = others.lock("b").ttl(TTL).await.unwrap().detach().unwrap();
+    locks.resume(&fits).await.unwrap().check().unwrap();
+}

@@ -119,6 +119,28 @@ async fn a_broken_connection_is_replaced_and_the_call_repeated_once() {
 }
 
 #[tokio::test]
+async fn a_repeated_call_is_told_before_it_is_sent_again() {
+    let (_, lane) = lane(LONG);
+    let told = Arc::<AtomicUsize>::default();
+    let again = |told: &Arc<AtomicUsize>| {
+        let told = told.clone();
+        move || {
+            told.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let seen = told.clone();
+    let repeated = lane.call_telling(again(&told), move |conn| {
+        let before = seen.load(Ordering::Relaxed);
+        let conn = *conn;
+        Box::pin(async move { if conn == 0 { Err(broken()) } else { Ok(before) } })
+    });
+    assert_eq!(repeated.await.unwrap(), 1);
+    lane.call_telling(again(&told), |_| Box::pin(async { Ok(()) })).await.unwrap();
+    assert_eq!(told.load(Ordering::Relaxed), 1, "what is sent once is not told");
+    lane.close().await;
+}
+
+#[tokio::test]
 async fn what_may_be_done_once_is_sent_once_on_a_new_connection() {
     let (doors, lane) = lane(LONG);
     lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
