@@ -13,8 +13,8 @@ use distlock_core::label::Label;
 use distlock_core::seam::{Ask, Attempt, Key};
 use distlock_core::{Force, Guard, Kind, Mode, Owner, Patience, Released, ReqId};
 
-use crate::laws::Granted;
-use crate::program::{Actor, Cancel, Family, How, Op, Use, Wish};
+use crate::open;
+use crate::program::{Actor, Cancel, Family, How, Op};
 use crate::stage::Stage;
 
 /// A call may take this much longer than it was told to, over a network whose answers take a few
@@ -52,7 +52,7 @@ pub(crate) async fn act(stage: Rc<Stage>, me: usize) {
         acting.release(Cancel::No).await;
     }
     acting.doing(String::new);
-    stage.running.borrow_mut()[me] = false;
+    stage.running.set(stage.running.get() - 1);
 }
 
 impl Acting {
@@ -104,8 +104,8 @@ impl Acting {
 
     async fn run(&self, op: Op) {
         match op {
-            Op::Acquire { name, owner, how, renew, cancel, wish } => {
-                self.acquire(name, owner, how, renew, cancel, wish).await;
+            Op::Acquire { name, owner, how, renew, cancel } => {
+                self.acquire(name, owner, how, renew, cancel).await;
             }
             Op::Release(cancel) => self.release(cancel).await,
             Op::Drop => {
@@ -126,11 +126,8 @@ impl Acting {
                 let _ = self.stage.locks(self.process).close().await;
                 self.bounded("close", since, CLOSE);
                 // Closing gives up on a store that does not answer: the rest is left to its lease.
-                // So is what the client of a line or of a quorum keeps for a `min_hold`.
-                let mut laws = self.stage.laws.borrow_mut();
-                let keeps = self.stage.program.family != Family::Lease && laws.lingers();
-                if self.stage.world.troubled(self.process) || keeps {
-                    laws.withheld.fill(true);
+                if self.stage.world.troubled(self.process) {
+                    self.stage.laws.borrow_mut().withheld.fill(true);
                 }
             }
             Op::Move(name, d) => self.moves(name, d).await,
@@ -153,20 +150,11 @@ impl Acting {
         }
     }
 
-    async fn acquire(
-        &self,
-        name: usize,
-        owner: usize,
-        how: How,
-        renew: bool,
-        cancel: Cancel,
-        wish: Wish,
-    ) {
+    async fn acquire(&self, name: usize, owner: usize, how: How, renew: bool, cancel: Cancel) {
         let stage = &self.stage;
         let (owner, key) = self.owner(owner);
-        let how = self.patience(name, &key, wish.mode, how);
-        let lock = stage.locks(self.process).lock(stage.names[name].name.as_str());
-        let mut lock = lock.mode(wish.mode).min_hold(wish.min_hold).ttl(wish.ttl);
+        let how = self.patience(name, &key, how);
+        let mut lock = stage.locks(self.process).lock(stage.names[name].name.as_str());
         if let Some(owner) = &owner {
             lock = lock.owner(owner);
         }
@@ -182,10 +170,10 @@ impl Acting {
         };
         let answer = self.until(cancel, work).await;
         stage.laws.borrow_mut().waits(self.me, None);
-        stage.laws.borrow_mut().may_linger(name, wish.min_hold);
         match how {
             How::Forever => {}
-            How::Try => self.bounded("try_acquire", since, REQUEST + SLACK),
+            // A line is joined and left.
+            How::Try => self.bounded("try_acquire", since, REQUEST * 2),
             How::For(d) => self.bounded("try_acquire_for", since, d + SLACK),
         }
         match answer {
@@ -194,12 +182,7 @@ impl Acting {
                 self.note(|| format!("{e}"));
                 let kind = e.kind();
                 let stood = !stage.world.stalls(self.process).is_zero();
-                // An owner that holds the lock in another mode would wait for itself.
-                let modes = stage.program.uses[name] == Use::ReadWrite && owner.is_some();
-                let excused = kind == Kind::Closed
-                    || (kind == Kind::Usage && modes)
-                    || stood
-                    || stage.world.troubled(self.process);
+                let excused = kind == Kind::Closed || stood || stage.world.troubled(self.process);
                 let revoked = stage.laws.borrow().withheld[name];
                 if !excused && !revoked {
                     let how = format!("task {}: {e}", self.me);
@@ -207,36 +190,18 @@ impl Acting {
                 }
             }
             Some(Ok(Err(_))) => self.note(|| "busy".to_owned()),
-            Some(Ok(Ok(guard))) => {
-                self.worth_its_lease(name, &guard);
-                self.granted(name, key, renew, wish, guard);
-            }
-        }
-    }
-
-    /// A grant that is new is worth its lease, also one that shares an older hold: two thirds of it at
-    /// least, since a session is renewed every third.
-    fn worth_its_lease(&self, name: usize, guard: &Guard) {
-        let (world, ttl) = (&self.stage.world, guard.ttl());
-        let stood = !world.stalls(self.process).is_zero();
-        if stood || world.troubled(self.process) || guard.check().is_err() {
-            return;
-        }
-        let (left, least) = (guard.remaining(), ttl / 2);
-        if left < least {
-            let how = format!("lock {name}: a grant with {left:?} left of {ttl:?}");
-            self.stage.laws.borrow_mut().fail("a grant is worth its lease", how);
+            Some(Ok(Ok(guard))) => self.granted(name, key, renew, guard),
         }
     }
 
     /// Whoever holds something waits for nothing else without end: two such tasks would wait for
     /// each other, and that would be no fault of the library's.
-    fn patience(&self, name: usize, owner: &str, mode: Mode, how: How) -> How {
+    fn patience(&self, name: usize, owner: &str, how: How) -> How {
         let laws = self.stage.laws.borrow();
         let guards = self.guards.borrow();
         let again = |(_, view): &(Guard, usize)| {
             let v = &laws.views[*view];
-            v.name == name && v.owner == owner && v.mode == mode && v.valid(self.now())
+            v.name == name && v.owner == owner && v.valid(self.now())
         };
         match how {
             How::Forever
@@ -248,24 +213,18 @@ impl Acting {
         }
     }
 
-    fn granted(&self, name: usize, owner: String, renewed: bool, wish: Wish, guard: Guard) {
+    fn granted(&self, name: usize, owner: String, renew: bool, guard: Guard) {
         let stage = &self.stage;
         self.note(|| format!("granted with token {}", guard.token()));
         let ticket = guard.ticket();
         let key = Key { lock: ticket.lock, req: ticket.req };
         stage.held.borrow_mut().push((self.process, key));
+        let (token, held) = (guard.token(), guard.held());
         let mut laws = stage.laws.borrow_mut();
-        let view = laws.granted(Granted {
-            name,
-            owner,
-            process: self.process,
-            token: guard.token(),
-            mode: wish.mode,
-            renewed,
-            ttl: guard.ttl(),
-            min_hold: wish.min_hold,
-            held: Ok(guard.held()),
-        });
+        let short = held.check_for(stage.program.ttl / 10).is_err();
+        let view = laws.granted(name, owner, self.process, token, renew, Ok(held));
+        laws.views[view].excused |=
+            open::SHORT_REENTRY && short && stage.program.family == Family::Line;
         if stage.closed.borrow()[self.process] {
             laws.excuse(None, Some(self.process));
         }
@@ -278,9 +237,7 @@ impl Acting {
         self.stage.laws.borrow_mut().gives(view);
         let answer = self.until(cancel, Box::pin(guard.release())).await;
         self.bounded("release", since, RELEASE);
-        // Nor is a hold renewed for a task that stands still while it gives it back.
-        let stood = !self.stage.world.stalls(self.process).is_zero();
-        let troubled = stood || self.stage.world.troubled(self.process);
+        let troubled = self.stage.world.troubled(self.process);
         let mut laws = self.stage.laws.borrow_mut();
         let v = &laws.views[view];
         let excused =
@@ -303,26 +260,22 @@ impl Acting {
         let Some((guard, view)) = self.guards.borrow_mut().pop() else { return };
         let mut laws = self.stage.laws.borrow_mut();
         laws.gives(view);
-        let v = &laws.views[view];
-        let (name, owner, mode) = (v.name, v.owner.clone(), v.mode);
+        let (name, owner) = (laws.views[view].name, laws.views[view].owner.clone());
         laws.withheld[name] = true;
         drop(laws);
         if let Ok(ticket) = guard.detach() {
-            self.stage.tickets.borrow_mut().push((name, owner, mode, ticket));
+            self.stage.tickets.borrow_mut().push((name, owner, ticket));
         }
     }
 
     async fn resume(&self) {
-        let Some((name, owner, mode, ticket)) = self.stage.tickets.borrow_mut().pop() else {
-            return;
-        };
+        let Some((name, owner, ticket)) = self.stage.tickets.borrow_mut().pop() else { return };
         let locks = self.stage.locks(self.process);
         let resumed = locks.resume(&ticket).await;
         match resumed {
             Ok(guard) => {
                 self.stage.laws.borrow_mut().shared_by_ticket(ticket.token);
-                let wish = Wish { mode, min_hold: Duration::ZERO, ttl: guard.ttl() };
-                self.granted(name, owner, true, wish, guard);
+                self.granted(name, owner, true, guard);
             }
             Err(e) => self.note(|| format!("{e}")),
         }
@@ -350,7 +303,7 @@ impl Acting {
             lock: self.stage.names[name].clone(),
             req: ReqId::random(),
             owner: owner.unwrap_or_else(Owner::new),
-            mode: self.stage.program.uses[name].usual(),
+            mode: Mode::Exclusive,
             ttl: self.stage.program.ttl,
             patience,
             min_hold: Duration::ZERO,
@@ -426,17 +379,7 @@ impl Acting {
                 _ => format!("{} of {process}", ask.owner),
             };
             let mut laws = stage.laws.borrow_mut();
-            view = Some(laws.granted(Granted {
-                name,
-                owner,
-                process,
-                token,
-                mode: ask.mode,
-                renewed: false,
-                ttl: ask.ttl,
-                min_hold: Duration::ZERO,
-                held: until,
-            }));
+            view = Some(laws.granted(name, owner, process, token, false, until));
         }
         if let Some(view) = view {
             if let Some((d, _)) = hold {

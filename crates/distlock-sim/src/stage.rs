@@ -1,6 +1,6 @@
 //! The stage of one program: its store, its processes' clients, its laws.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use distlock_core::pinned::Pinned;
 use distlock_core::quorum::{Fault, MemoryNode, Quorum};
 use distlock_core::seam::{Backend, Key};
 use distlock_core::state::Rules;
-use distlock_core::{FullName, Locks, Mode, Name, Owner, Ticket};
+use distlock_core::{FullName, Locks, Name, Owner, Ticket};
 
 use crate::laws::Laws;
 use crate::lease::Wired;
@@ -40,14 +40,13 @@ pub(crate) struct Stage {
     pub(crate) owners: Vec<Owner>,
     pub(crate) laws: RefCell<Laws>,
     /// Detached holds that nobody has taken up.
-    pub(crate) tickets: RefCell<Vec<(usize, String, Mode, Ticket)>>,
+    pub(crate) tickets: RefCell<Vec<(usize, String, Ticket)>>,
     /// The keys of what is held through guards, for hints.
     pub(crate) held: RefCell<Vec<(usize, Key)>>,
     pub(crate) closed: RefCell<Vec<bool>>,
     /// By task: what it does just now.
     pub(crate) doing: RefCell<Vec<String>>,
-    /// By task: whether it goes on.
-    pub(crate) running: RefCell<Vec<bool>>,
+    pub(crate) running: Cell<usize>,
 }
 
 const NODES: usize = 3;
@@ -85,7 +84,14 @@ impl Stage {
             name: Name::new(["a", "b"][i]).expect("a name"),
         });
         let owners = (0..3).map(|i| Owner::named(format!("owner{i}")).expect("an owner"));
-        let laws = Laws::new(world.clone(), program);
+        let laws = Laws::new(
+            clock,
+            program.family,
+            program.is_calm(),
+            program.ttl,
+            program.names,
+            program.actors.len(),
+        );
         let stage = Rc::new(Self {
             world,
             store: RefCell::new(store),
@@ -97,7 +103,7 @@ impl Stage {
             held: RefCell::default(),
             closed: RefCell::new(vec![false; program.processes]),
             doing: RefCell::new(vec![String::new(); program.actors.len()]),
-            running: RefCell::new(vec![true; program.actors.len()]),
+            running: Cell::new(program.actors.len()),
             program: program.clone(),
         });
         for process in 0..program.processes {
@@ -136,47 +142,10 @@ impl Stage {
         self.clients.borrow()[process].clone()
     }
 
-    /// Whether some task goes on.
-    pub(crate) fn busy(&self) -> bool {
-        self.running.borrow().contains(&true)
-    }
-
-    /// Whether it is about a process that was killed.
-    fn dead(&self, trouble: Trouble) -> bool {
-        match trouble {
-            Trouble::StallTask(actor, _) => {
-                let actor = self.program.actors.get(actor);
-                actor.is_some_and(|a| self.world.dead(a.process))
-            }
-            Trouble::StallLibrary(p, _)
-            | Trouble::Cut(p, _)
-            | Trouble::Doubt(p)
-            | Trouble::Everybody(p) => self.world.dead(p),
-            Trouble::Down(..) | Trouble::Restart(_) | Trouble::Kill(_) => false,
-        }
-    }
-
-    /// A process is killed, as soon as nobody stands in the middle of a step.
-    fn kill(self: &Rc<Self>, process: usize) {
-        if !self.world.kill(process) {
-            let stage = self.clone();
-            return self.world.later(0, Duration::from_millis(1), move || stage.kill(process));
-        }
-        let actors = self.program.actors.iter().enumerate();
-        let mine = || actors.clone().filter(|(_, a)| a.process == process).map(|(i, _)| i);
-        mine().for_each(|i| {
-            self.running.borrow_mut()[i] = false;
-            self.doing.borrow_mut()[i].clear();
-        });
-        self.laws.borrow_mut().kill(process, mine());
-    }
-
     /// Something goes wrong.
-    pub(crate) fn trouble(self: &Rc<Self>, trouble: Trouble, tasks: &[usize]) {
+    pub(crate) fn trouble(&self, trouble: Trouble, tasks: &[usize]) {
         let world = &self.world;
         match trouble {
-            Trouble::Kill(process) => self.kill(process),
-            _ if self.dead(trouble) => {}
             Trouble::StallTask(actor, d) => {
                 if let Some(task) = tasks.get(actor) {
                     world.stall_task(*task, d);

@@ -60,8 +60,6 @@ struct Process {
     troubled: bool,
     /// How long its threads stood still in all.
     stalls: Duration,
-    /// It was killed.
-    dead: bool,
 }
 
 struct Task {
@@ -261,32 +259,6 @@ impl World {
         core.processes.iter_mut().for_each(|p| p.troubled = true);
     }
 
-    /// A process is killed: nothing of it runs or is sent any more. What it has sent goes on its way.
-    /// False while a thread is preempted, which may be one of its own.
-    pub fn kill(&self, process: usize) -> bool {
-        let mut core = self.core.borrow_mut();
-        if core.depth > 0 {
-            return false;
-        }
-        core.processes[process].dead = true;
-        let mine = core.tasks.iter_mut().filter(|t| t.process == process);
-        let futures: Vec<_> = mine
-            .filter_map(|t| {
-                t.done = true;
-                t.future.take()
-            })
-            .collect();
-        drop(core);
-        self.note(|| format!("process {process} is killed"));
-        self.at(process, || drop(futures));
-        true
-    }
-
-    /// Whether a process was killed.
-    pub fn dead(&self, process: usize) -> bool {
-        self.core.borrow().processes[process].dead
-    }
-
     /// All processes have trouble from now on.
     pub fn trouble_all(&self) {
         self.core.borrow_mut().processes.iter_mut().for_each(|p| p.troubled = true);
@@ -374,7 +346,6 @@ impl World {
             drop(core);
             match event {
                 Event::Message(message, delivery) => (message.borrow_mut())(delivery),
-                Event::News(process, ..) if self.dead(process) => {}
                 Event::News(process, ears, news) => self.at(process, || ears(news)),
                 Event::Do(process, work) => self.at(process, work),
             }
@@ -495,11 +466,7 @@ impl simulation::World for Door {
     fn spawn(&self, work: Fut<'static, ()>) {
         let core = self.0.core.borrow();
         let (closing, here) = (core.closing, core.here);
-        let dead = core.processes[here.process].dead;
         drop(core);
-        if dead {
-            return;
-        }
         self.0.add(here.process, true, work);
         if !closing {
             self.0.preempt();
@@ -522,10 +489,6 @@ impl simulation::World for Door {
         let world = &self.0;
         let now = world.clock.now().as_nanos();
         let mut core = world.core.borrow_mut();
-        if core.processes[core.here.process].dead {
-            drop(core);
-            return drop(message);
-        }
         let core = &mut *core;
         let (net, process) = (core.net, core.here.process);
         let rng = &mut core.rng;
@@ -535,8 +498,8 @@ impl simulation::World for Door {
         let cut = core.processes[process].cut > now
             || core.down.get(site).is_some_and(|until| *until > now);
         // A line and a session tell each caller whether it was there until now, so nobody repeats
-        // that question unseen; nor a release where few of them are remembered.
-        let repeats = !matches!(what, "unlock" | "release") && !what.ends_with("::Released");
+        // that question unseen.
+        let repeats = what != "unlock" && !what.ends_with("::Released");
         let roll = u32::try_from(rng.below(1000)).unwrap_or(0);
         let fate = [
             ("lost", if cut { 500 } else { net.lost }),
@@ -646,7 +609,7 @@ fn wake(process: usize, ears: &Ears, news: News) {
     if lost || slow {
         core.processes[process].troubled = true;
     }
-    if core.closing || lost || core.processes[process].dead {
+    if core.closing || lost {
         return;
     }
     let at = now + u64::try_from(delay.as_nanos()).unwrap_or(0);

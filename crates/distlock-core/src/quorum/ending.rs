@@ -54,7 +54,7 @@ impl<N: QuorumNode> Inner<N> {
             Left::Last(slot) if slot.state().promised => {
                 // Another request that shared it was released in order: so is the hold.
                 if !self.linger(&slot) {
-                    self.owe_all(&slot.key, Ending::Release, ttl_of(&slot));
+                    self.tell_all(&slot.key, Ending::Release, ttl_of(&slot)).await?;
                 }
                 if slot.key == *key {
                     return Ok(());
@@ -69,7 +69,8 @@ impl<N: QuorumNode> Inner<N> {
                 }
                 ttl
             }
-            Left::Nothing => debts::GRACE,
+            // Nobody knows how long its lease is, where a node has granted it.
+            Left::Nothing => self.capability().ttl_max,
         };
         self.tell_all(key, Ending::Cancel(Round::ALL), ttl).await
     }
@@ -101,7 +102,7 @@ impl<N: QuorumNode> Inner<N> {
             Left::Nothing => None,
         };
         let key = slot.as_ref().map_or(key, |slot| &slot.key);
-        let ttl = slot.as_ref().map_or(debts::GRACE, ttl_of);
+        let ttl = slot.as_ref().map_or(self.capability().ttl_max, ttl_of);
         let size = self.nodes.len();
         let counts: Vec<bool> = match &slot {
             Some(slot) => slot.state().owned.iter().map(Option::is_some).collect(),

@@ -59,3 +59,25 @@ async fn dropped_at_every_poll_of_a_held_lock() {
 async fn dropped_at_every_poll_of_a_wait() {
     dropped_at_every_poll(true, waiting).await;
 }
+
+/// When a request is undone before it was granted, nobody knows how long its lease is. A node that is
+/// away meanwhile is told when it is back, also after longer than most leases last.
+#[tokio::test]
+async fn a_node_that_was_away_is_told_of_a_request_with_a_long_lease() {
+    let scene = Scene::of(3);
+    let client = scene.client();
+    let one = Ask { ttl: Duration::from_secs(100), ..ask() };
+    let late = Fault::Late(Duration::from_millis(2));
+    scene.faults(&[late, late]);
+    assert!(poll_once(pin!(client.acquire(&one, None))).await.is_none());
+    assert_eq!(scene.owned(one.req), 1);
+    scene.faults(&[Fault::None, Fault::None, Fault::Down]);
+    scene.run(client.abandon(&one.key())).await.expect("a majority acknowledges");
+    for _ in 0..30 {
+        scene.clock.advance(Duration::from_secs(1));
+        scene.tick().await;
+    }
+    assert_eq!(scene.owned(one.req), 1, "the node was to be away");
+    scene.faults(&[]);
+    scene.until("it is undone everywhere", || scene.owned(one.req) == 0).await;
+}
