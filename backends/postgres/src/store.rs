@@ -231,10 +231,14 @@ impl LeaseStore for Postgres {
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
         let (say, via, asked) = (self.say.clone(), self.ear.via(), Arc::new(ask.clone()));
         let told = self.told("acquire", &ask.lock);
+        // In boxes of their own, so that a call under way does not carry what they are made of.
         let shortly = match self.ear.has_called(&ask.req) {
             true if !short::fits_a_turn(ask) => Ok(None),
-            true => self.confirm(&asked, wait_lease.is_some().then(|| via.clone())).await,
-            false => self.take(&asked, &via).await,
+            true => {
+                let via = wait_lease.is_some().then(|| via.clone());
+                Box::pin(self.confirm(&asked, via)).await
+            }
+            false => Box::pin(self.take(&asked, &via)).await,
         };
         if let Some(reply) = shortly.map_err(&told)? {
             self.quiet.hear(&ask.lock, &reply);

@@ -97,12 +97,12 @@ impl<O: Opens> Lane<O> {
     ///
     /// # Cancel safety
     /// Dropping it takes back what was not sent yet; what was sent is finished.
-    pub async fn call<T, F>(&self, work: F) -> Result<T, Error>
+    pub fn call<T, F>(&self, work: F) -> impl Future<Output = Result<T, Error>> + use<T, F, O>
     where
         T: Send + 'static,
         F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
     {
-        self.ask(work, Repeat::Silently).await
+        self.ask(work, Repeat::Silently)
     }
 
     /// The same, and calls `again` before `work` is sent a second time: the first may have arrived, or
@@ -113,16 +113,17 @@ impl<O: Opens> Lane<O> {
     ///
     /// # Cancel safety
     /// As [`Lane::call`].
-    pub async fn call_telling<T, F>(
+    pub fn call_telling<T, F, A>(
         &self,
-        again: impl Fn() + Send + 'static,
+        again: A,
         work: F,
-    ) -> Result<T, Error>
+    ) -> impl Future<Output = Result<T, Error>> + use<T, F, A, O>
     where
         T: Send + 'static,
+        A: Fn() + Send + 'static,
         F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
     {
-        self.ask(work, Repeat::Telling(Box::new(again))).await
+        self.ask(work, Repeat::Telling(Box::new(again)))
     }
 
     /// Does something that is not idempotent: it is sent once, on a connection made for it, because
@@ -133,15 +134,20 @@ impl<O: Opens> Lane<O> {
     ///
     /// # Cancel safety
     /// As [`Lane::call`].
-    pub async fn call_once<T, F>(&self, work: F) -> Result<T, Error>
+    pub fn call_once<T, F>(&self, work: F) -> impl Future<Output = Result<T, Error>> + use<T, F, O>
     where
         T: Send + 'static,
         F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
     {
-        self.ask(work, Repeat::Never).await
+        self.ask(work, Repeat::Never)
     }
 
-    async fn ask<T, F>(&self, work: F, repeat: Repeat) -> Result<T, Error>
+    /// Sends a job at once. What waits for its answer is small: a thousand may wait.
+    fn ask<T, F>(
+        &self,
+        work: F,
+        repeat: Repeat,
+    ) -> impl Future<Output = Result<T, Error>> + use<T, F, O>
     where
         T: Send + 'static,
         F: for<'c> Fn(&'c mut O::Conn) -> Work<'c, T> + Send + 'static,
@@ -153,10 +159,12 @@ impl<O: Opens> Lane<O> {
             Some(jobs) => jobs.send(Box::new(call)).is_ok(),
             None => false,
         };
-        if !sent {
-            return Err(closed());
+        async move {
+            if !sent {
+                return Err(closed());
+            }
+            reply.await.unwrap_or_else(|_| Err(closed().unknown()))
         }
-        reply.await.unwrap_or_else(|_| Err(closed().unknown()))
     }
 
     /// Ends what is under way and closes the connections.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_core::{Clock, Locks};
 use distlock_core::seam::Force;
+use distlock_core::{Clock, Locks};
 use distlock_testkit::fellow::Fellow;
 use distlock_testkit::servers::{Mariadb, Server, WallClock};
 
@@ -48,13 +48,21 @@ fn confirms() {
 }
 
 /// How many transactions the connection that confirmed a turn made after that.
-async fn after_the_confirmation(server: &Server, here: &Locks, there: &Locks, name: &str) -> String {
+async fn after_the_confirmation(
+    server: &Server,
+    here: &Locks,
+    there: &Locks,
+    name: &str,
+) -> String {
     let held = take(here, name, LONG).await;
     let lock = there.lock(name).ttl(LONG);
     let waiting = task(async move { lock.acquire().await.unwrap() });
     line_of(here, name, 1).await;
     let log = "mysql.general_log";
-    ask(server, &format!("TRUNCATE {log}; SET GLOBAL log_output='TABLE'; SET GLOBAL general_log=1"));
+    ask(
+        server,
+        &format!("TRUNCATE {log}; SET GLOBAL log_output='TABLE'; SET GLOBAL general_log=1"),
+    );
     give_back(held).await;
     let next = soon("its turn", waiting).await.unwrap();
     ask(server, "SET GLOBAL general_log=0");
