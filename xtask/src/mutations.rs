@@ -526,11 +526,20 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "quorum: cancelled before it shares a hold",
         file: "crates/distlock-core/src/quorum/wait.rs",
-        old: "        if !self.holds.join(&slot, ask.req) {\n            return None;\n",
-        new: "        if !self.holds.join(&slot, ask.req) {\n            self.owe_all(&ask.key(), Ending::Cancel(Round::ALL), ask.ttl);\n            return None;\n",
+        old: "        if !self.holds.join(&slot, ask, self.clock().now()) {\n            return None;\n",
+        new: "        if !self.holds.join(&slot, ask, self.clock().now()) {\n            self.owe_all(&ask.key(), Ending::Cancel(Round::ALL), ask.ttl);\n            return None;\n",
         package: "distlock-core",
         target: "quorum",
         test: "owner::an_owners_second_request_keeps_what_it_holds_when_the_first_left",
+    },
+    Mutation {
+        name: "quorum: a dropped request is forgotten after a short lease",
+        file: "crates/distlock-core/src/quorum/ending.rs",
+        old: "Left::Nothing => self.capability().ttl_max,",
+        new: "Left::Nothing => debts::GRACE,",
+        package: "distlock-core",
+        target: "quorum",
+        test: "dropped::a_node_that_was_away_is_told_of_a_request_with_a_long_lease",
     },
     Mutation {
         name: "quorum: rounds by the uptime of a host",
@@ -1390,8 +1399,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "sim: a re-entering Redlock request cancelled though it bids on",
         file: "crates/distlock-core/src/quorum/wait.rs",
-        old: "        if !self.holds.join(&slot, ask.req) {\n",
-        new: "        if asked {\n            self.owe_all(&ask.key(), Ending::Cancel(Round::ALL), ask.ttl);\n        }\n        if !self.holds.join(&slot, ask.req) {\n",
+        old: "        if !self.holds.join(&slot, ask, self.clock().now()) {\n",
+        new: "        if asked {\n            self.owe_all(&ask.key(), Ending::Cancel(Round::ALL), ask.ttl);\n        }\n        if !self.holds.join(&slot, ask, self.clock().now()) {\n",
         package: "distlock-sim",
         target: "simulation",
         test: "quorum",
