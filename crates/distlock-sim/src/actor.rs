@@ -13,7 +13,6 @@ use distlock_core::label::Label;
 use distlock_core::seam::{Ask, Attempt, Key};
 use distlock_core::{Force, Guard, Kind, Mode, Owner, Patience, Released, ReqId};
 
-use crate::open;
 use crate::program::{Actor, Cancel, Family, How, Op};
 use crate::stage::Stage;
 
@@ -221,10 +220,7 @@ impl Acting {
         stage.held.borrow_mut().push((self.process, key));
         let (token, held) = (guard.token(), guard.held());
         let mut laws = stage.laws.borrow_mut();
-        let short = held.check_for(stage.program.ttl / 10).is_err();
         let view = laws.granted(name, owner, self.process, token, renew, Ok(held));
-        laws.views[view].excused |=
-            open::SHORT_REENTRY && short && stage.program.family == Family::Line;
         if stage.closed.borrow()[self.process] {
             laws.excuse(None, Some(self.process));
         }

@@ -17,7 +17,6 @@ mod actor;
 mod check;
 pub mod laws;
 pub mod lease;
-mod open;
 pub mod program;
 pub mod rng;
 pub mod session;
