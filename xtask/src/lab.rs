@@ -2,10 +2,10 @@
 
 use crate::part::{cargo, follow, root};
 
-/// Builds the lab with the seeded bugs in it, each asleep until it is chosen, and runs it.
+/// Builds the lab and runs it.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let mut command = cargo(&["run", "--quiet", "--package", "distlock-lab"]);
-    command.args(["--features", "teeth", "--"]).args(args);
+    let mut command = cargo(&["run", "--quiet", "--package", "distlock-lab", "--"]);
+    command.args(args);
     // A place of its own for what nobody named a file for.
     if !args.iter().any(|arg| arg == "--out") {
         command.arg("--out").arg(root().join("target").join("lab"));

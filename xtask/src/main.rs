@@ -7,6 +7,7 @@ mod mutants;
 mod mutations;
 mod part;
 mod setup;
+mod size;
 mod test;
 
 use std::process::ExitCode;
@@ -41,10 +42,16 @@ enum Chore {
         /// Only the mutations whose name contains this
         filter: Option<String>,
     },
+    /// Lines of product code per crate, without comments and tests: total, median and longest file
+    Size {
+        /// A commit to count instead of the working tree
+        #[arg(long, value_name = "REV")]
+        at: Option<String>,
+    },
     /// Tell every failure story on real servers, and hurt them at random; `--help` after `--` for more
     #[command(disable_help_flag = true)]
     Lab {
-        /// --store S, --story N, --rounds R, --seed X, --quick, --teeth, --json FILE
+        /// --store S, --story N, --rounds R, --seed X, --quick, --json FILE
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -70,6 +77,7 @@ fn main() -> ExitCode {
         Chore::Test { filter } => test::run(filter.as_deref()),
         Chore::Models { full } => models::run(full),
         Chore::Mutants { filter } => mutants::run(filter.as_deref()),
+        Chore::Size { at } => size::run(at.as_deref()),
         Chore::Lab { args } => lab::run(&args),
         Chore::Bench { store, json, quick, growth } => {
             bench::run(store.as_deref(), json, quick, growth)

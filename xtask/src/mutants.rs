@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::mutations::{MUTATIONS, Mutation};
+use crate::mutations::{LAB, MUTATIONS, Mutation};
 use crate::part::{cargo, root, scratch};
 
 pub(crate) fn run(filter: Option<&str>) -> Result<(), String> {
@@ -18,14 +18,14 @@ pub(crate) fn run(filter: Option<&str>) -> Result<(), String> {
     refresh(&copy)?;
     // First as it is: a test that is red anyway catches nothing.
     for mutation in MUTATIONS.iter().filter(wanted) {
-        if !passes(&copy, mutation)? {
+        if !passes(&copy, mutation, false)? {
             return Err(format!("{} fails without any mutation", mutation.test));
         }
     }
     for mutation in MUTATIONS.iter().filter(wanted) {
         refresh(&copy)?;
         mutate(&copy, mutation)?;
-        let red = !passes(&copy, mutation)?;
+        let red = !passes(&copy, mutation, true)?;
         println!(
             "{} {:<48} {}",
             if red { "caught  " } else { "SURVIVED" },
@@ -81,7 +81,19 @@ fn mutate(copy: &Path, mutation: &Mutation) -> Result<(), String> {
     }
 }
 
-fn passes(copy: &Path, mutation: &Mutation) -> Result<bool, String> {
+/// How often the lab tells a story to a bug that hides.
+const TELLINGS: u32 = 6;
+
+fn passes(copy: &Path, mutation: &Mutation, broken: bool) -> Result<bool, String> {
+    if mutation.target == LAB {
+        let tellings = if broken { TELLINGS } else { 1 };
+        for seed in 1..=tellings {
+            if !tell(copy, mutation, seed)? {
+                return Ok(false);
+            }
+        }
+        return Ok(true);
+    }
     let mut test = cargo(&["test", "--quiet", "--package", mutation.package]);
     test.current_dir(copy).env("CARGO_TARGET_DIR", copy.join("target"));
     match mutation.target {
@@ -102,4 +114,21 @@ fn passes(copy: &Path, mutation: &Mutation) -> Result<bool, String> {
         return Err(format!("no test is called {:?} in {}", mutation.test, mutation.package));
     }
     Ok(status.success())
+}
+
+/// Tells a story of the lab once; whether it ended as expected.
+fn tell(copy: &Path, mutation: &Mutation, seed: u32) -> Result<bool, String> {
+    let (story, store) = mutation.test.split_once(" at ").ok_or("a story is `STORY at STORE`")?;
+    let mut lab = cargo(&["run", "--quiet", "--package", mutation.package, "--"]);
+    lab.args(["--story", story, "--store", store, "--seed", &seed.to_string()]);
+    lab.current_dir(copy).env("CARGO_TARGET_DIR", copy.join("target"));
+    let said = lab.stdin(Stdio::null()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
+    let errors = String::from_utf8_lossy(&said.stderr);
+    if errors.contains("could not compile") {
+        return Err(format!("mutation {:?} does not compile", mutation.name));
+    }
+    if !String::from_utf8_lossy(&said.stdout).contains("lab: ") {
+        return Err(format!("no verdict on {:?}: {errors}", mutation.test));
+    }
+    Ok(said.status.success())
 }

@@ -4,38 +4,38 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use distlock_core::backend::Event;
 use distlock_core::capability::Capability;
-use distlock_core::lease::{Ears, Wake};
-use distlock_core::line::Lease;
-use distlock_core::seam::Event;
-use distlock_core::{Clock, Error, Kind, Moment, ReqId, Why, engine};
+use distlock_core::lease::{EventSink, Wake};
+use distlock_core::queue::Lease;
+use distlock_core::{Clock, ClockReading, Error, Kind, LossReason, ReqId, engine};
 
 use crate::entries::{Entries, Mine};
+use crate::entry_value::Meta;
 use crate::keys;
-use crate::meta::Meta;
 use crate::session::Session;
 use crate::txn;
-use crate::wire::beats::Beats;
-use crate::wire::link::{Link, Tries};
+use crate::wire::calls::{Link, Tries};
+use crate::wire::errors::Fault;
+use crate::wire::keepalive::Beats;
 use crate::wire::proto::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeysRequest, LeaseKeysResponse, LeaseRevokeRequest,
     LeaseRevokeResponse,
 };
-use crate::wire::together::Together;
-use crate::wire::trouble::Fault;
+use crate::wire::txn_batcher::TxnBatcher;
 use crate::wire::watches::{News, Watches};
 
 /// The parts that all calls share.
 pub(crate) struct Client {
     pub(crate) link: Arc<Link>,
     beats: Beats,
-    pub(crate) together: Arc<Together>,
+    pub(crate) together: Arc<TxnBatcher>,
     pub(crate) watches: Arc<Watches>,
     pub(crate) entries: Entries,
     /// By TTL in seconds: what new entries are put on.
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) capability: Capability,
-    pub(crate) ears: OnceLock<Ears>,
+    pub(crate) sink: OnceLock<EventSink>,
 }
 
 impl Client {
@@ -50,12 +50,12 @@ impl Client {
             };
             Self {
                 beats: Beats::new(link.clone()),
-                together: Together::new(link.clone()),
+                together: TxnBatcher::new(link.clone()),
                 watches: Watches::new(link.clone(), Box::new(listener)),
                 entries: Entries::default(),
                 sessions: Mutex::default(),
                 capability,
-                ears: OnceLock::new(),
+                sink: OnceLock::new(),
                 link,
             }
         })
@@ -65,7 +65,7 @@ impl Client {
         &self.link.clock
     }
 
-    pub(crate) fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> ClockReading {
         self.capability.moment(self.clock())
     }
 
@@ -74,8 +74,8 @@ impl Client {
     }
 
     fn tell(&self, wake: Wake) {
-        if let Some(ears) = self.ears.get() {
-            ears(wake);
+        if let Some(sink) = self.sink.get() {
+            sink(wake);
         }
     }
 
@@ -199,7 +199,7 @@ impl Client {
             if let Some(spot) = mine.spot() {
                 self.watches.insist(spot);
             }
-            self.tell(Wake::Event(Event::Lost(mine.key, Why::Disconnected)));
+            self.tell(Wake::Event(Event::Lost(mine.key, LossReason::Disconnected)));
         }
     }
 
@@ -286,10 +286,10 @@ impl Client {
         let event = match news {
             News::Deleted => {
                 self.forget(&mine.key.req);
-                Event::Lost(mine.key, Why::Gone)
+                Event::Lost(mine.key, LossReason::Gone)
             }
             News::Put(value) if Meta::read(&value).is_some_and(|m| m.revoked) => {
-                Event::Lost(mine.key, Why::Revoked)
+                Event::Lost(mine.key, LossReason::Revoked)
             }
             News::Put(_) => return,
             News::Joined => Event::Contended(mine.key),

@@ -3,12 +3,12 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use distlock_core::line::Spot;
-use distlock_core::seam::Key;
+use distlock_core::backend::Key;
+use distlock_core::queue::Spot;
 use distlock_core::{FullName, ReqId};
 
-use crate::place::Place;
-use crate::seats::Seat;
+use crate::own_entry::Place;
+use crate::reusable_keys::Seat;
 use crate::session::Session;
 use crate::txn::Known;
 

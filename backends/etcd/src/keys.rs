@@ -10,7 +10,7 @@
 //! there is in the value; what tells one who sat there from the next is the create revision. So
 //! whatever is remembered of an entry, or waited for, goes by both: its spot.
 
-use distlock_core::line::Spot;
+use distlock_core::queue::Spot;
 use distlock_core::{FullName, Name, Namespace, ReqId};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 

@@ -10,23 +10,23 @@
 //! | `promises` | what it promises, by version of the server |
 //! | `wire` | our own small client |
 
+mod capability;
 mod client;
 mod entries;
-mod keeping;
+mod entry_value;
+mod inspect;
 mod keys;
-mod leaving;
-mod listing;
-mod meta;
 mod open;
-mod place;
-mod promises;
-mod seats;
+mod own_entry;
+mod release;
+mod renewal;
+mod reusable_keys;
 mod session;
 mod store;
 mod txn;
 mod wire;
 
+pub use capability::{Version, capability};
 pub use open::SCHEMES;
-pub use place::EtcdPlace;
-pub use promises::{Version, capability};
+pub use own_entry::EtcdEntry;
 pub use store::Etcd;

@@ -8,13 +8,13 @@ use distlock_core::{Clock, Error, Kind, duration};
 use tokio::sync::Semaphore;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
+use crate::capability::{Version, capability};
 use crate::client::Client;
-use crate::promises::{Version, capability};
 use crate::store::Etcd;
 use crate::txn;
-use crate::wire::link::{AT_ONCE, Link, Tries};
+use crate::wire::calls::{AT_ONCE, Link, Tries};
 use crate::wire::login::Login;
-use crate::wire::nodes::Nodes;
+use crate::wire::members::Nodes;
 use crate::wire::proto::{StatusRequest, StatusResponse, TxnResponse};
 
 /// The schemes of the store: without TLS, and with.

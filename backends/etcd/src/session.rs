@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::flight::SingleFlight;
-use distlock_core::line::Lease;
-use distlock_core::{Error, FullName, Moment};
+use distlock_core::queue::Lease;
+use distlock_core::single_flight::SingleFlight;
+use distlock_core::{ClockReading, Error, FullName};
 
 use crate::keys;
-use crate::seats::{Seat, Seats};
+use crate::reusable_keys::{Seat, Seats};
 
 /// So many tombstones, and the lease is used for nothing new: it is revoked once its last entry has
 /// left, and they go with it.
@@ -38,7 +38,7 @@ pub(crate) struct Session {
 #[derive(Clone, Copy)]
 struct State {
     ttl: Duration,
-    kept: Option<Moment>,
+    kept: Option<ClockReading>,
     over: bool,
 }
 
@@ -72,24 +72,24 @@ impl Session {
     }
 
     /// From when on it counts, and for how long; `None` before it was granted.
-    pub(crate) fn kept(&self) -> Option<(Moment, Duration)> {
+    pub(crate) fn kept(&self) -> Option<(ClockReading, Duration)> {
         let state = self.state();
         state.kept.map(|kept| (kept, state.ttl))
     }
 
     /// Whether a third of it has not passed yet, so that it need not be kept just now.
-    pub(crate) fn is_fresh(&self, now: Moment) -> bool {
+    pub(crate) fn is_fresh(&self, now: ClockReading) -> bool {
         self.kept().is_some_and(|(kept, ttl)| now.since(kept) < ttl / 3)
     }
 
     /// Whether nothing on it can be believed in any more.
-    pub(crate) fn is_over(&self, now: Moment) -> bool {
+    pub(crate) fn is_over(&self, now: ClockReading) -> bool {
         let state = self.state();
         state.over || state.kept.is_some_and(|kept| now.since(kept) >= state.ttl)
     }
 
     /// It was granted or kept by a question that left at this moment, for this long.
-    pub(crate) fn keep(&self, sent: Moment, ttl: Duration) {
+    pub(crate) fn keep(&self, sent: ClockReading, ttl: Duration) {
         let mut state = self.state();
         state.ttl = ttl;
         if state.kept.is_none_or(|kept| sent.boot > kept.boot) {

@@ -13,25 +13,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Backend, Force, Forced, Kept, Key, Released};
 use distlock_core::capability::Capability;
 use distlock_core::info::Query;
-use distlock_core::lease::Ears;
-use distlock_core::line::{Entry, Joined, Keeping, Line, LineStore, Lined, Proven, Spot};
-use distlock_core::seam::{Ask, Backend, Force, Forced, Kept, Key, Released};
+use distlock_core::lease::EventSink;
+use distlock_core::queue::{Entry, Joined, Keeping, Line, Proven, QueueDriver, QueueStore, Spot};
 use distlock_core::{
-    Clock, Error, FullName, Kind, Mode, Outcome, Proof, Store, Token, Why, engine,
+    Clock, Error, FullName, Kind, LossReason, Mode, Outcome, Proof, Store, Token, engine,
 };
 
 use crate::client::Client;
 use crate::entries::Mine;
-use crate::meta::{Meta, revision, token, told};
-use crate::place::{EtcdPlace, Place};
+use crate::entry_value::{Meta, revision, token, told};
+use crate::own_entry::{EtcdEntry, Place};
 use crate::session::{Session, random};
 use crate::txn::Known;
-use crate::wire::link::{Answer, Turn};
+use crate::wire::calls::{Answer, Turn};
+use crate::wire::errors::Fault;
 use crate::wire::proto::{KeyValue, RangeResponse, TxnResponse};
-use crate::wire::trouble::Fault;
-use crate::{keeping, keys, leaving, listing, txn};
+use crate::{inspect, keys, release, renewal, txn};
 
 /// A lease that ends between keeping and using it is made anew so often.
 const LEASES: usize = 3;
@@ -47,11 +47,11 @@ impl Etcd {
     }
 
     /// An entry that is there: from now on it is watched, unless it is given back soon.
-    fn place(&self, ask: &Ask, place: Place, alone: bool) -> EtcdPlace {
+    fn place(&self, ask: &Ask, place: Place, alone: bool) -> EtcdEntry {
         self.client.watches.own(&place.spot, ask.req, place.created, alone);
         let place = Arc::new(place);
         self.client.entries.seat(&ask.req, &place);
-        EtcdPlace(place)
+        EtcdEntry(place)
     }
 
     /// The line as far as it was read for an entry; `ahead` at most are ahead of it. `None` when it
@@ -135,10 +135,10 @@ impl Etcd {
         ask: &Ask,
         session: Arc<Session>,
         turn: Turn<'_>,
-    ) -> Result<Option<Joined<EtcdPlace>>, Error> {
+    ) -> Result<Option<Joined<EtcdEntry>>, Error> {
         let client = &self.client;
         let Some((seat, session)) = client.entries.begin(&ask.key(), &session) else {
-            return Ok(Some(Joined::Spent));
+            return Ok(Some(Joined::Tombstoned));
         };
         // From here on it may arrive, and whoever drops this must be able to undo it.
         let others = client.entries.in_line(&ask.lock);
@@ -181,7 +181,7 @@ impl Etcd {
         seat: Arc<str>,
         answer: Answer<TxnResponse>,
         known: Option<&Known>,
-    ) -> Result<Option<Joined<EtcdPlace>>, Error> {
+    ) -> Result<Option<Joined<EtcdEntry>>, Error> {
         let (client, doubt, said) = (&self.client, answer.doubt, txn::joined(answer.said));
         if doubt {
             client.entries.in_doubt(&ask.req);
@@ -194,7 +194,7 @@ impl Etcd {
                 let (mine, tombstone) = (ranges.next(), ranges.next());
                 if tombstone.is_some_and(|r| !r.kvs.is_empty()) {
                     client.forget(&ask.req);
-                    return Ok(Some(Joined::Spent));
+                    return Ok(Some(Joined::Tombstoned));
                 }
                 let Some(kv) = mine.and_then(|r| r.kvs.first()) else {
                     return self.refused(ask, session, &seat, &said).await.map(Some);
@@ -208,7 +208,7 @@ impl Etcd {
             }
         };
         let Some(doubt) = client.entries.joined(&ask.req, doubt) else {
-            return Ok(Some(Joined::Spent));
+            return Ok(Some(Joined::Tombstoned));
         };
         let Some(kv) = found else {
             let count = txn::ranges(&said).next().map(|r| r.count);
@@ -244,11 +244,11 @@ impl Etcd {
         session: &Arc<Session>,
         seat: &str,
         said: &TxnResponse,
-    ) -> Result<Joined<EtcdPlace>, Error> {
+    ) -> Result<Joined<EtcdEntry>, Error> {
         let client = &self.client;
         if client.entries.get(&ask.req).is_some_and(|m| m.doubt) {
             // An earlier attempt may still find the line empty.
-            leaving::bury(client, &ask.key(), seat, session).await?;
+            release::bury(client, &ask.key(), seat, session).await?;
         }
         client.forget(&ask.req);
         let seen = said.header.map_or(0, |h| u64::try_from(h.revision).unwrap_or(0));
@@ -310,12 +310,12 @@ fn ended(client: &Client) -> Error {
 
 impl Store for Etcd {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Lined::new(self))
+        Arc::new(QueueDriver::new(self))
     }
 }
 
-impl LineStore for Etcd {
-    type Place = EtcdPlace;
+impl QueueStore for Etcd {
+    type Place = EtcdEntry;
 
     fn capability(&self) -> &Capability {
         &self.client.capability
@@ -333,15 +333,15 @@ impl LineStore for Etcd {
         true
     }
 
-    fn token(&self, place: &EtcdPlace) -> Token {
+    fn token(&self, place: &EtcdEntry) -> Token {
         token(place.0.created)
     }
 
-    fn proof(&self, place: &EtcdPlace) -> Option<Proof> {
+    fn proof(&self, place: &EtcdEntry) -> Option<Proof> {
         Some(Proof { key: place.0.key.to_string(), version: place.0.created })
     }
 
-    async fn join(&self, ask: &Ask) -> Result<Joined<EtcdPlace>, Error> {
+    async fn join(&self, ask: &Ask) -> Result<Joined<EtcdEntry>, Error> {
         for _ in 0..LEASES {
             // Without a lease nothing was sent of the request itself, unless it was sent before.
             let sent = self.client.entries.knows(&ask.req);
@@ -356,7 +356,7 @@ impl LineStore for Etcd {
         Err(ended(&self.client).not_applied())
     }
 
-    async fn line(&self, lock: &FullName, me: &EtcdPlace) -> Result<Line, Error> {
+    async fn line(&self, lock: &FullName, me: &EtcdEntry) -> Result<Line, Error> {
         let (client, me) = (&self.client, &*me.0);
         // Who left just ahead of it has seen to it already.
         if let Some(line) = me.shown_line() {
@@ -392,7 +392,7 @@ impl LineStore for Etcd {
         self.client.watches.gone(watch, i64::try_from(seen).unwrap_or(i64::MAX - 1)).await;
     }
 
-    async fn prove(&self, key: &Key, place: &EtcdPlace) -> Result<Proven, Error> {
+    async fn prove(&self, key: &Key, place: &EtcdEntry) -> Result<Proven, Error> {
         let client = &self.client;
         // By the very write that told it so.
         let shown = place.0.shown().filter(|lease| !lease.left(client.moment()).is_zero());
@@ -400,25 +400,25 @@ impl LineStore for Etcd {
             return Ok(Proven::Mine(lease));
         }
         let Some(lease) = client.touch(&place.0.session).await? else {
-            return Ok(Proven::Lost(Why::Disconnected));
+            return Ok(Proven::Lost(LossReason::Disconnected));
         };
         let said = client.link.txn(&txn::prove(&place.0.key, place.0.created)).await?.said;
         if !said.succeeded {
             client.forget(&key.req);
-            return Ok(Proven::Lost(Why::Gone));
+            return Ok(Proven::Lost(LossReason::Gone));
         }
         let kv = txn::ranges(&said).next().and_then(|r| r.kvs.first());
         if kv.and_then(|kv| Meta::read(&kv.value)).is_some_and(|m| m.revoked) {
-            return Ok(Proven::Lost(Why::Revoked));
+            return Ok(Proven::Lost(LossReason::Revoked));
         }
         Ok(Proven::Mine(lease))
     }
 
-    async fn keep(&self, places: &[Keeping<EtcdPlace>]) -> Vec<Kept> {
-        keeping::keep(&self.client, places).await
+    async fn keep(&self, places: &[Keeping<EtcdEntry>]) -> Vec<Kept> {
+        renewal::keep(&self.client, places).await
     }
 
-    async fn linger(&self, key: &Key, place: &EtcdPlace, left: Duration) -> Result<bool, Error> {
+    async fn linger(&self, key: &Key, place: &EtcdEntry, left: Duration) -> Result<bool, Error> {
         let (client, id) = (&self.client, random());
         let whole = Duration::from_secs(left.as_secs() + 1).max(client.capability.ttl_min);
         client.make_lease(id, whole).await?;
@@ -437,12 +437,12 @@ impl LineStore for Etcd {
         Ok(true)
     }
 
-    async fn leave(&self, key: &Key, place: Option<&EtcdPlace>) -> Result<Released, Error> {
-        leaving::leave(&self.client, key, place).await
+    async fn leave(&self, key: &Key, place: Option<&EtcdEntry>) -> Result<Released, Error> {
+        release::leave(&self.client, key, place).await
     }
 
     async fn lines(&self, query: &Query) -> Result<Vec<(FullName, Line)>, Error> {
-        listing::lines(&self.client, query).await
+        inspect::lines(&self.client, query).await
     }
 
     async fn oust(&self, _lock: &FullName, entry: &Entry, how: Force) -> Result<Forced, Error> {
@@ -477,8 +477,8 @@ impl LineStore for Etcd {
         }
     }
 
-    fn listen(&self, ears: Ears) {
-        let _ = self.client.ears.set(ears);
+    fn listen(&self, sink: EventSink) {
+        let _ = self.client.sink.set(sink);
     }
 
     async fn close(&self) {

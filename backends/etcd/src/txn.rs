@@ -1,7 +1,7 @@
 //! The transactions, each one round trip.
 
-use distlock_core::line::Spot;
-use distlock_core::seam::Ask;
+use distlock_core::backend::Ask;
+use distlock_core::queue::Spot;
 use distlock_core::{FullName, Mode, Patience, ReqId};
 
 use crate::keys;

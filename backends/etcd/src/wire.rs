@@ -1,13 +1,13 @@
 //! Our own small client: the few calls a lock needs, over tonic's channel.
 
-pub(crate) mod beats;
-pub(crate) mod calm;
+pub(crate) mod calls;
 pub(crate) mod codec;
-pub(crate) mod link;
+pub(crate) mod contention;
+pub(crate) mod errors;
+pub(crate) mod keepalive;
 pub(crate) mod login;
-pub(crate) mod nodes;
-pub(crate) mod party;
+pub(crate) mod members;
 pub(crate) mod proto;
-pub(crate) mod together;
-pub(crate) mod trouble;
+pub(crate) mod txn_batch;
+pub(crate) mod txn_batcher;
 pub(crate) mod watches;

@@ -5,7 +5,7 @@ use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_etcd::Etcd;
 use distlock_testkit::servers::{Server, etcd, etcdctl};
-use distlock_testkit::{Made, Road, Suite};
+use distlock_testkit::{Made, ProxiedRoute, Suite};
 
 mod machine;
 
@@ -35,6 +35,6 @@ fn main() -> ExitCode {
         .restart(|site| {
             Box::pin(async move { site.server().restart().await.expect("it starts again") })
         })
-        .road(|site| Box::pin(Road::past_its_server(site))),
+        .road(|site| Box::pin(ProxiedRoute::past_its_server(site))),
     )
 }

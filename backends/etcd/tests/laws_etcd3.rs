@@ -10,7 +10,7 @@ use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks, Namespace, Store, engine};
 use distlock_etcd::Etcd;
 use distlock_testkit::servers::{EtcdCluster, Server, etcdctl};
-use distlock_testkit::{Made, Road, Suite, run};
+use distlock_testkit::{Made, ProxiedRoute, Suite, run};
 use tokio::sync::Mutex;
 
 mod machine;
@@ -69,7 +69,7 @@ fn suite() -> Suite {
         Box::pin(async move {
             let servers: &Arc<EtcdCluster> = site.kept().expect("what was made");
             let all: Vec<_> = servers.nodes().iter().map(Server::addr).collect();
-            Road::past(site.url(), &all).await
+            ProxiedRoute::past(site.url(), &all).await
         })
     })
 }

@@ -12,8 +12,8 @@ use std::sync::mpsc::{Sender, channel};
 
 use distlock_core::engine;
 
+use crate::file_name::Stem;
 use crate::lockfile::LockFile;
-use crate::stem::Stem;
 use crate::worker::Cmd;
 
 /// One thread for one name. It ends when this is dropped and the kernel has answered.

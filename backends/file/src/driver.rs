@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use distlock_core::Store;
-use distlock_core::pinned::Pinned;
-use distlock_core::seam::Backend;
+use distlock_core::backend::Backend;
+use distlock_core::session_driver::SessionDriver;
 
 use crate::FileStore;
 
 impl Store for FileStore {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Pinned::new(self))
+        Arc::new(SessionDriver::new(self))
     }
 }

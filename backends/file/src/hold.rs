@@ -4,11 +4,11 @@ use distlock_core::session::Locked;
 use distlock_core::{Error, Kind, Token, TokenRange};
 use tokio::sync::oneshot;
 
-use crate::line::{self, Ticket};
+use crate::errors::trouble;
 use crate::lockfile::{Content, LockFile};
+use crate::queue::{self, Ticket};
 use crate::record::{Hold, Phase, Record, micros};
 use crate::store::FileConn;
-use crate::trouble::trouble;
 use crate::worker::{Spot, Waiter, Worker};
 
 /// More tokens than this are never given at once: tokens must not run ahead of the clock.
@@ -82,7 +82,7 @@ impl Worker {
         let granted = self.write_grant(spot, ready, &ask);
         // Only now: while the grant is not written, the ticket keeps others from barging in.
         if let Some(ticket) = ticket {
-            line::leave(&spot.line, ticket);
+            queue::leave(&spot.line, ticket);
         }
         let answer = granted.map(|(held, tokens)| {
             let conn = FileConn::new(spot.stem.clone(), held.serial, self.tx.clone());
@@ -103,7 +103,7 @@ impl Worker {
         &mut self,
         spot: &Spot,
         ready: Ready,
-        ask: &distlock_core::seam::Ask,
+        ask: &distlock_core::backend::Ask,
     ) -> Result<(Held, TokenRange), Error> {
         let Ready { file, mut record } = ready;
         let first = Token::new(self.clock.wall_micros().max(record.hi.saturating_add(1)).max(1))?;

@@ -8,12 +8,12 @@ use distlock_core::{
     Clock, Error, FullName, HoldInfo, LockInfo, Mode, Name, Namespace, WaiterInfo,
 };
 
-use crate::line;
-use crate::live::is_alive;
+use crate::errors::trouble;
+use crate::file_name::{Stem, decode, space_dir};
+use crate::live_processes::is_alive;
 use crate::lockfile::peek;
+use crate::queue;
 use crate::record::Phase;
-use crate::stem::{Stem, decode, space_dir};
-use crate::trouble::trouble;
 
 /// What a look needs to know.
 #[derive(Clone)]
@@ -67,12 +67,12 @@ impl Looker {
             .into_iter()
             .collect();
         let dir = stem.line(&self.dir);
-        let tickets = line::all(&dir).map_err(|e| trouble("read", &dir, e))?;
+        let tickets = queue::all(&dir).map_err(|e| trouble("read", &dir, e))?;
         let waiters: Vec<_> = tickets
             .iter()
             .filter(|t| is_alive(&sessions, t.session()).unwrap_or(true))
             .filter_map(|t| {
-                let who = line::who(&dir, t)?;
+                let who = queue::who(&dir, t)?;
                 Some(WaiterInfo {
                     req: t.req()?,
                     owner: who.owner,

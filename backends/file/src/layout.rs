@@ -10,9 +10,9 @@ use distlock_core::{Clock, Error, Kind};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::errors::trouble;
 use crate::lockfile::{is_at, make_dir, own};
 use crate::record::LAYOUT;
-use crate::trouble::trouble;
 
 /// How long to wait for another process that is alone in the directory, and in what naps. It
 /// writes a small file there; only a stopped one takes longer.

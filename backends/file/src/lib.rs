@@ -24,20 +24,20 @@
 mod blocker;
 mod capability;
 mod driver;
-mod fence;
+mod errors;
+mod file_name;
 mod hold;
 mod inspect;
 mod layout;
-mod line;
-mod live;
+mod live_processes;
 mod lockfile;
+mod next_waiter;
+mod pending;
+mod queue;
 mod record;
-mod seat;
-mod stem;
 mod store;
 mod sweep;
-mod trouble;
-mod turn;
+mod tokens;
 mod worker;
 
 pub use capability::CAPABILITY;

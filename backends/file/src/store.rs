@@ -6,11 +6,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::task::Poll;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Released, Watcher};
 use distlock_core::capability::Fence as Strength;
 use distlock_core::host::{Boot, LocalFs};
 use distlock_core::info::Query;
-use distlock_core::lease::Ears;
-use distlock_core::seam::{Ask, Released, Watcher};
+use distlock_core::lease::EventSink;
 use distlock_core::session::{Alive, Locked, SessionStore};
 use distlock_core::{
     Capability, Clock, Error, Force, Forced, FullName, Human, Kind, LockInfo, Patience, ReqId,
@@ -19,13 +19,13 @@ use distlock_core::{
 use tokio::sync::oneshot;
 
 use crate::capability::CAPABILITY;
-use crate::fence::Fence;
+use crate::errors::{closed, trouble};
+use crate::file_name::Stem;
 use crate::inspect::Looker;
 use crate::layout;
-use crate::live::any_alive;
-use crate::seat::{Answer, Chair, Heard, seat};
-use crate::stem::Stem;
-use crate::trouble::{closed, trouble};
+use crate::live_processes::any_alive;
+use crate::pending::{Answer, Chair, Heard, seat};
+use crate::tokens::Fence;
 use crate::worker::{Cmd, Worker};
 
 /// How a [`FileStore`] is opened.
@@ -134,8 +134,8 @@ impl FileStore {
     /// Patience is over: leaves the line, unless the lock was granted in the very last moment.
     async fn give_up(&self, undo: &Undo<'_>, chair: &Chair) -> Box<Answer> {
         let (stem, req) = (undo.stem.clone(), undo.req);
-        if let Ok(standing) = self.ask(|reply| Cmd::GiveUp { stem, req, reply }).await {
-            return Box::new(Ok(Locked::Busy(standing)));
+        if let Ok(status) = self.ask(|reply| Cmd::GiveUp { stem, req, reply }).await {
+            return Box::new(Ok(Locked::Busy(status)));
         }
         // Granted: the answer is there.
         loop {
@@ -252,7 +252,7 @@ impl SessionStore for FileStore {
         let got = loop {
             match hear().await {
                 Some(Heard::Answer(answer)) => break answer,
-                Some(Heard::News(standing)) => seen(&standing),
+                Some(Heard::News(status)) => seen(&status),
                 None => break Box::pin(self.give_up(&undo, &chair)).await,
             }
         };
@@ -268,7 +268,7 @@ impl SessionStore for FileStore {
         let (stem, serial) = (conn.stem.clone(), conn.serial);
         match self.ask(|reply| Cmd::Alive { stem, serial, reply }).await {
             Ok(alive) => alive,
-            Err(_) => Alive::No(distlock_core::Why::Gone),
+            Err(_) => Alive::No(distlock_core::LossReason::Gone),
         }
     }
 
@@ -305,7 +305,7 @@ impl SessionStore for FileStore {
 
     /// The kernel has no news: a lock of this store ends with its process, or by its file being
     /// removed, which [`alive`](SessionStore::alive) sees.
-    fn listen(&self, _: Ears) {}
+    fn listen(&self, _: EventSink) {}
 
     async fn close(&self) {
         let _ = self.ask(|reply| Cmd::Close { reply: Some(reply) }).await;

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use distlock_core::{BootInstant, Error};
 
-use crate::line;
+use crate::errors::trouble;
 use crate::lockfile::{Content, LockFile, peek};
+use crate::queue;
 use crate::record::Record;
-use crate::trouble::trouble;
 use crate::worker::Worker;
 
 /// How many files are looked at in one go beside other work.
@@ -83,7 +83,7 @@ impl Worker {
             return None;
         }
         let line = path.with_extension("q");
-        let waiting = line::from_first_alive(&line, &self.sessions, self.own());
+        let waiting = queue::from_first_alive(&line, &self.sessions, self.own());
         if !waiting.is_ok_and(|l| l.is_empty()) {
             return None;
         }

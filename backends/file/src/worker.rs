@@ -6,23 +6,23 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use distlock_core::busy::Standing;
-use distlock_core::seam::Ask;
+use distlock_core::backend::Ask;
+use distlock_core::busy::QueueStatus;
 use distlock_core::session::Alive;
-use distlock_core::{BootInstant, Clock, Error, FullName, ReqId, Why, engine};
+use distlock_core::{BootInstant, Clock, Error, FullName, LossReason, ReqId, engine};
 use tokio::sync::oneshot;
 
 use crate::blocker::Blocker;
-use crate::fence::Fence;
+use crate::errors::{closed, trouble};
+use crate::file_name::Stem;
 use crate::hold::Held;
-use crate::line::Ticket;
-use crate::live::{Session, is_alive};
+use crate::live_processes::{Session, is_alive};
 use crate::lockfile::{LockFile, peek};
+use crate::pending::Seat;
+use crate::queue::Ticket;
 use crate::record::Phase;
-use crate::seat::Seat;
-use crate::stem::Stem;
 use crate::sweep::Sweeper;
-use crate::trouble::{closed, trouble};
+use crate::tokens::Fence;
 
 /// How often a waiting client looks after what no datagram tells: a dead head, a lost message.
 const LOOK: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub(crate) enum Cmd {
     GiveUp {
         stem: Stem,
         req: ReqId,
-        reply: oneshot::Sender<Standing>,
+        reply: oneshot::Sender<QueueStatus>,
     },
     /// Nobody waits for the answer any more.
     Cancel {
@@ -178,8 +178,8 @@ impl Worker {
                 Cmd::Lock { ask, seat } => self.lock(ask, seat),
                 Cmd::GiveUp { stem, req, reply } => {
                     self.at(&stem, |w, spot| {
-                        if let Some(standing) = w.withdraw(spot, req) {
-                            let _ = reply.send(standing);
+                        if let Some(status) = w.withdraw(spot, req) {
+                            let _ = reply.send(status);
                         }
                     });
                 }
@@ -309,13 +309,13 @@ impl Worker {
     }
 
     /// Who has the lock, as its file says.
-    pub(crate) fn standing(&self, spot: &Spot, ahead: Option<u32>) -> Standing {
+    pub(crate) fn status(&self, spot: &Spot, ahead: Option<u32>) -> QueueStatus {
         let now = self.now();
         let record = spot.held.as_ref().map(|h| h.record.clone()).or_else(|| peek(&spot.path));
         let record = record.filter(|r| r.boot == self.boot);
         let left = record.as_ref().and_then(|r| r.left(now, &self.boot));
         let hold = record.and_then(|r| r.hold);
-        Standing { holder: hold.map(|h| h.seen(now, left)), ahead, left, note: None }
+        QueueStatus { holder: hold.map(|h| h.seen(now, left)), ahead, left, note: None }
     }
 
     /// Whether the file names somebody who accounts for the lock being taken.
@@ -331,10 +331,10 @@ impl Worker {
     fn alive(&self, spot: &Spot, serial: u64) -> Alive {
         match spot.held.as_ref().filter(|h| h.serial == serial).map(|h| h.file.is_current()) {
             Some(Ok(true)) => {
-                let waiters = crate::line::all(&spot.line).map_or(0, |line| line.len());
+                let waiters = crate::queue::all(&spot.line).map_or(0, |line| line.len());
                 Alive::Yes { waiters: u32::try_from(waiters).unwrap_or(u32::MAX) }
             }
-            Some(Ok(false)) | None => Alive::No(Why::Gone),
+            Some(Ok(false)) | None => Alive::No(LossReason::Gone),
             Some(Err(e)) => Alive::Unknown(trouble("look at", &spot.path, e)),
         }
     }

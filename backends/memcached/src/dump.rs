@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::oneshot;
 
 use crate::errors;
-use crate::shake;
+use crate::handshake;
 use crate::wire::shown;
 
 /// How long a whole list may take.
@@ -35,7 +35,7 @@ pub(crate) async fn keys(address: &str, clock: &Clock, prefix: &str) -> Result<V
 }
 
 async fn list(address: &str, clock: &Clock, prefix: &str) -> Result<Vec<String>, Error> {
-    let mut stream = BufReader::new(shake::connect(address, clock).await?);
+    let mut stream = BufReader::new(handshake::connect(address, clock).await?);
     let cut = |e| errors::cut(Some(e));
     // By the hash table: a walk by age misses what moves from one list of ages to another meanwhile.
     let mut by = "hash";

@@ -15,19 +15,19 @@
 //! in which they were made (`link`). That order is relied upon: a cancel made after an acquire
 //! arrives after it, unless the connection broke between them.
 
+mod acquire;
 mod capability;
+mod connection;
 mod dump;
 mod errors;
-mod give;
-mod keep;
+mod handshake;
+mod inspect;
 mod key;
-mod link;
-mod look;
-mod notes;
+mod known_items;
 mod record;
-mod shake;
+mod release;
+mod renew;
 mod store;
-mod take;
 mod time;
 mod wire;
 

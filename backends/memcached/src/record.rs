@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use distlock_core::busy::{Holder, Standing};
+use distlock_core::backend::Ask;
+use distlock_core::busy::Holder;
 use distlock_core::info::{HoldInfo, LockInfo};
-use distlock_core::seam::Ask;
+use distlock_core::state::Left;
 use distlock_core::{Error, FullName, Kind, Label, Mode, Owner, ReqId, Token};
 use serde::{Deserialize, Serialize};
 
@@ -135,9 +136,9 @@ impl Record {
     }
 
     /// What somebody who cannot have it is told.
-    pub(crate) fn standing(&self, wall: u64, left: u32) -> Standing {
+    pub(crate) fn in_the_way(&self, wall: u64, left: u32) -> Left {
         let holder = self.holder(wall, left);
-        Standing { left: holder.left, holder: Some(holder), ahead: None, note: None }
+        Left { left: holder.left, holder: Some(holder) }
     }
 
     /// What an operator is shown.

@@ -2,20 +2,19 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use distlock_core::backend::{Ask, Backend, Force, Forced, Released};
 use distlock_core::capability::Capability;
 use distlock_core::info::{LockInfo, Query};
-use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
-use distlock_core::leased::Leased;
-use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
-use distlock_core::state::Pulse;
+use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies, Run};
+use distlock_core::lease_driver::LeaseDriver;
+use distlock_core::state::{Pulse, Reply};
 use distlock_core::url::{Host, StoreUrl};
-use distlock_core::{Clock, Error, FullName, Kind, ReqId, Store, Token};
+use distlock_core::{Clock, Error, FullName, Kind, LossReason, ReqId, Store, Token};
 
 use crate::capability::capability;
-use crate::link::Link;
-use crate::notes::Notes;
+use crate::connection::Link;
+use crate::known_items::Notes;
 
 const PORT: u16 = 11211;
 /// So many acquires whose answer is missing are remembered.
@@ -107,9 +106,22 @@ impl Inner {
     }
 }
 
+impl Memcached {
+    pub(crate) async fn acquire(&self, ask: &Ask) -> Result<Reply, Error> {
+        // Before it is sent, so that whoever drops this finds it.
+        let on = self.0.asking(ask.req);
+        let reply = self.0.acquire(ask).await?;
+        // All that was asked before on this connection has arrived with it.
+        if on == self.0.link.connected() {
+            self.0.asked().remove(&ask.req);
+        }
+        Ok(reply)
+    }
+}
+
 impl Store for Memcached {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Leased::new(self))
+        Arc::new(LeaseDriver::new(self))
     }
 }
 
@@ -126,33 +138,27 @@ impl LeaseStore for Memcached {
         &self.0.clock
     }
 
-    async fn acquire(&self, ask: &Ask, _wait_lease: Option<Duration>) -> Result<Answer, Error> {
-        // Before it is sent, so that whoever drops this finds it.
-        let on = self.0.asking(ask.req);
-        let answer = self.0.acquire(ask).await;
-        let answer = answer.map_err(|e| self.0.told("acquire", &ask.lock, e))?;
-        // All that was asked before on this connection has arrived with it.
-        if on == self.0.link.connected() {
-            self.0.asked().remove(&ask.req);
+    /// One connection for both classes: memcached answers each in microseconds.
+    async fn play(&self, _: Class, moves: Vec<Move>) -> Replies {
+        let mut replies = Replies::new();
+        for run in Run::split(moves) {
+            match run {
+                Run::Acquire(ask, _) => replies.push(self.acquire(&ask).await),
+                // Nobody stands in a queue here.
+                Run::Heartbeat(beats) => {
+                    replies.extend(beats.iter().map(|_| Ok(Reply::Pulse(Pulse::Unknown))));
+                }
+                Run::Renew(due) => replies.extend(self.0.renew(&due).await),
+                Run::Release(key) => replies.push(self.0.release(&key).await.map(|r| match r {
+                    Released::Released => Reply::Released,
+                    Released::WasLost => Reply::Lost(LossReason::Gone),
+                })),
+                Run::Cancel(key) => {
+                    replies.push(self.0.cancel(&key).await.map(|()| Reply::Cancelled));
+                }
+            }
         }
-        Ok(answer)
-    }
-
-    /// Nobody stands in line here.
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        Ok(vec![Pulse::Unknown; waiting.len()])
-    }
-
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        self.0.renew(due).await
-    }
-
-    async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
-        self.0.release(key).await.map_err(|e| self.0.told("release", &key.lock, e))
-    }
-
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        self.0.cancel(key).await.map_err(|e| self.0.told("cancel", &key.lock, e))
+        replies
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -166,11 +172,11 @@ impl LeaseStore for Memcached {
         how: Force,
     ) -> Result<Forced, Error> {
         let forced = self.0.force(lock, token, how).await;
-        forced.map_err(|e| self.0.told("force", lock, e))
+        forced.map_err(|e| e.during("force").lock(lock).store(&self.0.site))
     }
 
     /// memcached tells nobody anything.
-    fn listen(&self, _ears: Ears) {}
+    fn listen(&self, _ears: EventSink) {}
 
     async fn close(&self) {
         self.0.link.quit().await;

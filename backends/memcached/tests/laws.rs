@@ -3,7 +3,7 @@ use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks};
 use distlock_memcached::{Memcached, capability, lock_key};
 use distlock_testkit::servers::{Server, memcached};
-use distlock_testkit::{Made, Road, Suite, suite};
+use distlock_testkit::{Made, ProxiedRoute, Suite, suite};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -43,7 +43,7 @@ suite!(
     )
     .road(|site| Box::pin(async move {
         // It is read, and then deleted by what was read.
-        Road::past_its_server(site).await.map(Road::undo_needs_answers)
+        ProxiedRoute::past_its_server(site).await.map(ProxiedRoute::undo_needs_answers)
     }))
     .restart(|site| Box::pin(async move {
         site.server().restart().await.expect("it starts again");

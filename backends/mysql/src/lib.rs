@@ -1,17 +1,16 @@
 //! `mysql://` and `mariadb://`: locks in tables of MySQL or MariaDB.
 
-mod beat;
-mod bell;
+mod capability;
+mod connector;
 #[cfg(test)]
 mod differential;
-mod door;
-mod fast;
-mod ledger;
-mod line;
-mod look;
+mod errors;
+mod fast_path;
+mod heartbeat;
+mod inspect;
 mod open;
 mod options;
-mod promises;
+mod queue;
 mod record;
 mod row_lock;
 mod schema;
@@ -20,13 +19,14 @@ mod sql;
 mod store;
 mod sweep;
 mod tokens;
-mod trouble;
-mod versions;
+mod transaction;
+mod version_store;
+mod wakeup;
 
-pub use ledger::Collisions;
+pub use capability::capability;
 pub use open::{SCHEMES, open, open_to_look};
 pub use options::{Algorithm, MysqlOptions};
-pub use promises::capability;
 pub use row_lock::{RowLock, with_row_lock};
 pub use schema::schema;
 pub use store::Mysql;
+pub use transaction::Collisions;

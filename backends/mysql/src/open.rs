@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use distlock_core::leased::Leased;
-use distlock_core::seam::Backend;
+use distlock_core::backend::Backend;
+use distlock_core::lease_driver::LeaseDriver;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Capability, Error, Store};
 use distlock_sql::{Opens, Trouble, Versioned};
 use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlConnectOptions;
 
-use crate::door::Door;
+use crate::capability::promised;
+use crate::connector::Connector;
+use crate::errors::calling;
 use crate::options::{Algorithm, KEYS, MysqlOptions, server};
-use crate::promises::promised;
 use crate::row_lock::RowLock;
 use crate::schema::{Tables, layout, ready};
 use crate::settings::Settings;
 use crate::store::Mysql;
-use crate::trouble::calling;
-use crate::versions::Versions;
+use crate::version_store::Versions;
 
 /// The schemes of URLs that are served here.
 pub const SCHEMES: [&str; 2] = ["mysql", "mariadb"];
@@ -62,7 +62,7 @@ impl Target {
         &self,
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, Trouble>,
     ) -> Result<T, Error> {
-        let door = Door::new(self.to.clone(), None);
+        let door = Connector::new(self.to.clone(), None);
         let look = async {
             let mut conn = door.open().await?;
             let seen = work(&mut conn).await.map_err(|t| t.error)?;
@@ -115,7 +115,7 @@ async fn start(target: Target) -> Result<Arc<dyn Backend>, Error> {
         Algorithm::Line => Ok(Mysql::at(target).await?.into_backend()),
         Algorithm::Version => {
             let store = Versioned::new(Versions::at(target).await?)?;
-            Ok(Arc::new(Leased::new(store)))
+            Ok(Arc::new(LeaseDriver::new(store)))
         }
         Algorithm::RowLock => Ok(RowLock::at(target).await?.into_backend()),
     }

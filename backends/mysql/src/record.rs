@@ -10,13 +10,13 @@
 //! Whoever changes the line writes the row, too, so what it says of the line stays true; a heartbeat
 //! alone only moves the ends of waiters, and only on.
 
-use distlock_core::state::{Claim, End, Hold, LockState, Micros, Phase, Rules, Spent};
+use distlock_core::state::{Claim, End, Hold, LockState, Micros, Phase, Rules, Tombstone};
 use distlock_core::{Error, Kind, Mode, ReqId};
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
 use sqlx::mysql::MySqlRow;
 
-use crate::line;
+use crate::queue;
 use crate::schema::Tables;
 use crate::sql::{hex, micros, number};
 
@@ -40,7 +40,7 @@ struct Rest {
     holds: Vec<Hold>,
     /// Released requests that are not in the order of their ends.
     #[serde(default)]
-    released: Vec<Spent>,
+    released: Vec<Tombstone>,
 }
 
 /// A row as it was read.
@@ -86,14 +86,14 @@ impl Record {
         }
         let released: Vec<u8> = row.try_get("released").map_err(odd)?;
         let cancelled: Option<Vec<u8>> = row.try_get("cancelled").map_err(odd)?;
-        let mut spent: Vec<Spent> = entries(&released, End::Released).collect();
+        let mut spent: Vec<Tombstone> = entries(&released, End::Released).collect();
         spent.append(&mut rest.released);
         spent.extend(entries(&cancelled.unwrap_or_default(), End::Cancelled));
         let state = LockState {
             holds: rest.holds,
             hi: number(row, "hi").map_err(odd)?,
             delay_until: micros(row, "delay_until").map_err(odd)?,
-            spent: spent.into(),
+            tombstones: spent.into(),
             ..LockState::default()
         };
         let waiters: u32 = row.try_get("nwait").map_err(odd)?;
@@ -103,8 +103,8 @@ impl Record {
     /// Whether a state differs from this by more than what time alone took away.
     pub(crate) fn differs(&self, state: &LockState, waiters: u64, now: Micros) -> bool {
         let live = |spent: &LockState| {
-            let mut live: Vec<Spent> =
-                spent.spent.iter().filter(|s| s.until > now).copied().collect();
+            let mut live: Vec<Tombstone> =
+                spent.tombstones.iter().filter(|s| s.until > now).copied().collect();
             live.sort_by_key(|s| s.end == End::Cancelled);
             live
         };
@@ -124,7 +124,7 @@ impl Record {
         unread: (&Tables, &str),
     ) -> Result<String, Error> {
         let cannot = |e| Error::new(Kind::Store, "a state cannot be written").because(e);
-        let of = |end: End| state.spent.iter().filter(move |s| s.end == end);
+        let of = |end: End| state.tombstones.iter().filter(move |s| s.end == end);
         let mut rest = Rest::default();
         let in_order = of(End::Released).is_sorted_by_key(|s| s.until);
         if !in_order {
@@ -142,8 +142,8 @@ impl Record {
                     // Who was not read may be of its owner, too, or be over sooner.
                     if waiters != state.queue.len() as u64 {
                         claim =
-                            format!("IF({},NULL,{claim})", line::has_others_of(unread, &h.claim));
-                        until = format!("LEAST({until},{})", line::soonest(unread));
+                            format!("IF({},NULL,{claim})", queue::has_others_of(unread, &h.claim));
+                        until = format!("LEAST({until},{})", queue::soonest(unread));
                     }
                     usual = columns(h, "NULL", &claim, &until);
                 }
@@ -164,7 +164,7 @@ impl Record {
         );
         let cancelled = blob(of(End::Cancelled));
         // Thousands of them may be remembered: not to be sent each time.
-        if cancelled != blob(self.state.spent.iter().filter(|s| s.end == End::Cancelled)) {
+        if cancelled != blob(self.state.tombstones.iter().filter(|s| s.end == End::Cancelled)) {
             set += ", cancelled=";
             set += &if cancelled.is_empty() { "NULL".to_owned() } else { hex(cancelled) };
         }
@@ -204,16 +204,16 @@ fn turn(state: &LockState) -> Option<(&Hold, Micros)> {
     (claimed && usual && one && alone).then_some((h, soonest))
 }
 
-fn entries(blob: &[u8], end: End) -> impl Iterator<Item = Spent> + '_ {
+fn entries(blob: &[u8], end: End) -> impl Iterator<Item = Tombstone> + '_ {
     blob.chunks_exact(ENTRY).map(move |entry| {
         let (mut req, mut until) = ([0; 16], [0; 8]);
         req.copy_from_slice(&entry[..16]);
         until.copy_from_slice(&entry[16..]);
         let until = Micros(u64::from_be_bytes(until));
-        Spent { req: ReqId::from_bytes(req), end, until }
+        Tombstone { req: ReqId::from_bytes(req), end, until }
     })
 }
 
-fn blob<'a>(spent: impl Iterator<Item = &'a Spent>) -> Vec<u8> {
+fn blob<'a>(spent: impl Iterator<Item = &'a Tombstone>) -> Vec<u8> {
     spent.flat_map(|s| s.req.as_bytes().iter().copied().chain(s.until.0.to_be_bytes())).collect()
 }

@@ -14,26 +14,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Backend, Force, Forced, Watcher};
 use distlock_core::capability::Capability;
 use distlock_core::info::{HoldInfo, LockInfo, Query};
-use distlock_core::lease::Ears;
-use distlock_core::pinned::Pinned;
-use distlock_core::seam::{Ask, Backend, Force, Forced, Watcher};
+use distlock_core::lease::EventSink;
 use distlock_core::session::{Alive, Locked, SessionStore};
+use distlock_core::session_driver::SessionDriver;
 use distlock_core::state::{Claim, Micros};
 use distlock_core::url::StoreUrl;
 use distlock_core::{
-    BootInstant, Clock, Error, FullName, Holder, Kind, Name, Outcome, Patience, Released, ReqId,
-    Standing, Store, Token, TokenRange, Why, engine,
+    BootInstant, Clock, Error, FullName, Holder, Kind, LossReason, Name, Outcome, Patience,
+    QueueStatus, Released, ReqId, Store, Token, TokenRange, engine,
 };
-use distlock_sql::{Lane, Opens, Seat, Seats, Witness};
+use distlock_sql::{ConnectionWorker, Opens, Seat, Seats, ServerMonitor};
 use sqlx::{MySql, MySqlConnection, Row, Transaction};
 
-use crate::door::Door;
+use crate::connector::Connector;
+use crate::errors::{DEADLOCK, LOCK_WAIT, NOT_NOW, calling, demoted, number as code};
 use crate::open::Target;
 use crate::schema::Tables;
 use crate::sql::{NOW, READ_ONLY, at, hex, micros, number, run};
-use crate::trouble::{DEADLOCK, LOCK_WAIT, NOT_NOW, calling, demoted, number as code};
 use crate::{sweep, tokens};
 
 /// One statement waits for the row at most this long, so that a caller who gave up is not granted
@@ -53,12 +53,12 @@ pub struct RowLock {
     site: String,
     clock: Clock,
     tables: Arc<Tables>,
-    door: Arc<Door>,
+    door: Arc<Connector>,
     /// For tokens, looks and everything else but the locks themselves.
-    lane: Arc<Lane<Door>>,
+    lane: Arc<ConnectionWorker<Connector>>,
     sweep: Arc<sweep::Pace>,
-    seats: Seats<Door>,
-    witness: Witness,
+    seats: Seats<Connector>,
+    witness: ServerMonitor,
     timeout: Duration,
 }
 
@@ -87,20 +87,20 @@ impl RowLock {
         let capability = target.greet().await?;
         let Target { to, options, tables, site } = target;
         let clock = Clock::system();
-        let door = Arc::new(Door::new(to, None));
+        let door = Arc::new(Connector::new(to, None));
         Ok(Self {
             capability,
             site,
             tables: Arc::new(tables),
             door: Arc::clone(&door),
-            witness: Witness::new(Arc::clone(&door), clock.clone(), options.timeout),
+            witness: ServerMonitor::new(Arc::clone(&door), clock.clone(), options.timeout),
             seats: Seats::new(
                 Arc::clone(&door),
                 clock.clone(),
                 options.timeout,
                 options.sessions.into(),
             ),
-            lane: Arc::new(Lane::new(door, clock.clone(), options.timeout, 1)),
+            lane: Arc::new(ConnectionWorker::new(door, clock.clone(), options.timeout, 1)),
             sweep: Arc::default(),
             timeout: options.timeout,
             clock,
@@ -193,10 +193,10 @@ impl RowLock {
         call.await
     }
 
-    async fn standing(&self, lock: &FullName) -> Standing {
+    async fn status(&self, lock: &FullName) -> QueueStatus {
         let seen = self.holders(at(lock), 1).await.unwrap_or_default();
         let holder = seen.into_iter().next().map(|s| s.holder);
-        Standing { holder, ..Standing::default() }
+        QueueStatus { holder, ..QueueStatus::default() }
     }
 }
 
@@ -241,7 +241,7 @@ impl Seen {
 
 impl Store for RowLock {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Pinned::new(self))
+        Arc::new(SessionDriver::new(self))
     }
 }
 
@@ -268,7 +268,7 @@ impl SessionStore for RowLock {
             Patience::Forever => BootInstant::FAR,
         };
         let (mut session, id) = self.session(ask).await.map_err(&told)?;
-        let mut last = Standing::default();
+        let mut last = QueueStatus::default();
         loop {
             let left = until.since(self.clock.now());
             // A statement waits for whole seconds; what is left of a second is waited for here.
@@ -276,16 +276,16 @@ impl SessionStore for RowLock {
             if self.try_row(&session, wait).await.map_err(&told)? {
                 break;
             }
-            let standing = self.standing(&ask.lock).await;
+            let status = self.status(&ask.lock).await;
             if left.is_zero() {
-                return Ok(Locked::Busy(standing));
+                return Ok(Locked::Busy(status));
             }
             if !wait {
                 self.clock.sleep(left.min(PAUSE)).await;
             }
-            if standing.holder.as_ref().map(|h| h.token) != last.holder.as_ref().map(|h| h.token) {
-                seen(&standing);
-                last = standing;
+            if status.holder.as_ref().map(|h| h.token) != last.holder.as_ref().map(|h| h.token) {
+                seen(&status);
+                last = status;
             }
         }
         let (tables, name, claim) =
@@ -308,7 +308,7 @@ impl SessionStore for RowLock {
     async fn alive(&self, session: &mut Session) -> Alive {
         match self.prove(session).await {
             Ok(()) => Alive::Yes { waiters: 0 },
-            Err(_) if session.seat.is_broken() => Alive::No(Why::Gone),
+            Err(_) if session.seat.is_broken() => Alive::No(LossReason::Gone),
             Err(e) => Alive::Unknown(e),
         }
     }
@@ -382,8 +382,8 @@ impl SessionStore for RowLock {
             .with_hint("KILL the connection that `conn` of the table `held` names"))
     }
 
-    fn listen(&self, ears: Ears) {
-        self.witness.listen(ears);
+    fn listen(&self, sink: EventSink) {
+        self.witness.listen(sink);
     }
 
     async fn close(&self) {
@@ -412,7 +412,7 @@ impl RowLock {
 /// What it takes to give a row back.
 struct End {
     sql: String,
-    door: Arc<Door>,
+    door: Arc<Connector>,
     clock: Clock,
     timeout: Duration,
 }
@@ -501,7 +501,7 @@ mod tests {
     async fn held(store: &RowLock, name: &str) -> Session {
         match store.lock(&ask(name), &|_| {}).await.unwrap() {
             Locked::Held { conn, .. } => conn,
-            Locked::Busy(standing) => panic!("{standing}"),
+            Locked::Busy(status) => panic!("{status}"),
         }
     }
 

@@ -4,8 +4,8 @@ use distlock_core::{Error, Kind};
 use distlock_sql::Trouble;
 use sqlx::MySqlConnection;
 
+use crate::errors::{self, NO_TABLE, calling};
 use crate::sql::{number, run};
-use crate::trouble::{self, NO_TABLE, calling};
 
 /// The layout written here.
 const LAYOUT: u64 = 1;
@@ -139,7 +139,7 @@ pub(crate) async fn layout(
 ) -> Result<Option<()>, Trouble> {
     let look = format!("SELECT layout FROM {} WHERE one = 1", tables.meta);
     let seen = match run(conn, look).await {
-        Err(e) if trouble::number(&e) == Some(NO_TABLE) => None,
+        Err(e) if errors::number(&e) == Some(NO_TABLE) => None,
         Err(e) => return Err(calling(e)),
         Ok(given) => given.into_iter().next().and_then(|g| g.rows.into_iter().next()),
     };

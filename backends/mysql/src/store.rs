@@ -11,42 +11,46 @@
 //! 4. The woken waiter asks again, which confirms the promotion, mostly by one statement (`fast`), and
 //!    believes that answer.
 //!
-//! A process has at most three connections: calls, renewals and cancels, and the doorbell.
+//! A process has three connections: calls, renewals and cancels, and the doorbell; while calls about
+//! several locks queue, up to three more for calls.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Backend, Due, Force, Forced, Key};
 use distlock_core::capability::Capability;
+use distlock_core::contention::ContentionHint;
 use distlock_core::info::Query;
-use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal, Wake};
-use distlock_core::leased::Leased;
-use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
-use distlock_core::state::{Claim, Op, Pulse, Reply, answer};
+use distlock_core::lease::{self, Class, EventSink, LeaseStore, Move, Replies, Run, Wake};
+use distlock_core::lease_driver::LeaseDriver;
+use distlock_core::state::{Claim, Op, Pulse, Reply};
 use distlock_core::url::StoreUrl;
 use distlock_core::{
     BootInstant, Clock, Error, FullName, Kind, LockInfo, ReqId, Store, Token, engine,
 };
-use distlock_sql::{Crowds, Lane, Trouble};
+use distlock_sql::{ConnectionGroup, ConnectionWorker, Trouble};
 use tokio::sync::Semaphore;
 
-use crate::bell::{Bell, life_sign, pillow, session, tell, unhang};
-use crate::door::Door;
-use crate::fast::{self, Fast};
-use crate::ledger::{Collisions, Ledger, Played};
-use crate::line;
+use crate::connector::Connector;
+use crate::errors::calling;
+use crate::fast_path::{self, Fast};
 use crate::open::Target;
+use crate::queue;
 use crate::sql::{number, run};
-use crate::trouble::calling;
-use crate::{look, sweep};
+use crate::transaction::{Collisions, Ledger, Played};
+use crate::wakeup::{WakeupConnection, life_sign, pillow, session, tell, unhang};
+use crate::{inspect, sweep};
 
 /// Max renewals in one round trip.
 const BATCH: usize = 128;
 /// Max heartbeats of one lock in one round trip: each reads the line ahead of them.
 const BEATS: usize = 512;
 /// How many acquires are made ready at once.
-const ROOM: usize = 8;
+const ROOM: usize = 16;
+/// Max connections for acquires and releases.
+const CONNECTIONS: usize = 4;
 
 /// For so long a sign of life that the server knew is taken to be known.
 const PROVEN: Duration = Duration::from_secs(1);
@@ -62,14 +66,14 @@ pub struct Mysql {
 struct Inner {
     ledger: Arc<Ledger>,
     fast: Arc<Fast>,
-    front: Lane<Door>,
-    back: Arc<Lane<Door>>,
-    bell: Bell,
-    ears: Arc<OnceLock<Ears>>,
+    front: ConnectionGroup<Connector>,
+    back: Arc<ConnectionWorker<Connector>>,
+    bell: WakeupConnection,
+    sink: Arc<OnceLock<EventSink>>,
     /// Who is in line: no use in trying with them to take a free lock.
     waiting: Arc<Mutex<HashSet<ReqId>>>,
     /// Nor with a lock that others wait for, nor in giving that back the short way.
-    crowds: Crowds,
+    crowds: ContentionHint,
     /// Whether everybody who waits was last heard with an address to be called up at.
     called: AtomicBool,
     /// When the server last said that it knows that we live.
@@ -100,25 +104,31 @@ impl Mysql {
         let capability = target.greet().await?;
         let Target { to, options, tables, site } = target;
         let (clock, session) = (Clock::system(), session()?);
-        let (ears, waiting) = <(Arc<OnceLock<Ears>>, Arc<Mutex<HashSet<ReqId>>>)>::default();
-        let lane = |door| Lane::new(Arc::new(door), clock.clone(), options.timeout, 1);
-        let life = Door::new(to.clone(), Some(life_sign(&session))).with_pillow(pillow(&session));
+        let (sink, waiting) = <(Arc<OnceLock<EventSink>>, Arc<Mutex<HashSet<ReqId>>>)>::default();
+        let lane = |door| ConnectionWorker::new(Arc::new(door), clock.clone(), options.timeout, 1);
+        let life =
+            Connector::new(to.clone(), Some(life_sign(&session))).with_pillow(pillow(&session));
         let sweep = Arc::<sweep::Pace>::default();
         let inner = Inner {
-            front: lane(Door::new(to.clone(), None)),
+            front: ConnectionGroup::new(
+                Arc::new(Connector::new(to.clone(), None)),
+                clock.clone(),
+                options.timeout,
+                CONNECTIONS,
+            ),
             back: Arc::new(lane(life)),
-            bell: Bell::new(to.clone(), &session, &tables, &clock, (&ears, &waiting)),
+            bell: WakeupConnection::new(to.clone(), &session, &tables, &clock, (&sink, &waiting)),
             fast: Arc::new(Fast::new(&tables)),
             ledger: Arc::new(Ledger {
                 tables,
                 session,
                 collisions: Arc::default(),
-                short: line::SHORT,
+                short: queue::SHORT,
                 sweep: Arc::clone(&sweep),
             }),
-            ears,
+            sink,
             waiting,
-            crowds: Crowds::new(clock.clone()),
+            crowds: ContentionHint::new(clock.clone()),
             called: AtomicBool::new(true),
             proven: Mutex::default(),
             clock: clock.clone(),
@@ -134,13 +144,88 @@ impl Mysql {
         Arc::clone(&self.inner.ledger.collisions)
     }
 
-    fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
-        move |e| e.during(what).lock(lock).store(&self.site)
+    /// The full transaction of one move.
+    async fn one(&self, class: Class, lock: &FullName, op: Op) -> Result<Reply, Error> {
+        only(self.inner.play(class, lock, vec![op], String::new()).await?)
     }
 
-    async fn one(&self, what: &'static str, lock: &FullName, op: Op) -> Result<Reply, Error> {
-        let replies = self.inner.play(lock, vec![op], String::new()).await;
-        replies.and_then(only).map_err(self.told(what, lock))
+    async fn acquire(
+        &self,
+        class: Class,
+        ask: Arc<Ask>,
+        wait: Option<Duration>,
+    ) -> Result<Reply, Error> {
+        // One connection serves them in turn: what is not yet its turn need not be made ready.
+        let _room = self.inner.room.acquire().await;
+        Box::pin(self.inner.acquire(class, &ask, wait)).await
+    }
+
+    /// One transaction for each lock that is waited for.
+    async fn heartbeat(&self, class: Class, waiting: &[(Key, Duration)]) -> Replies {
+        let inner = &self.inner;
+        let called = inner.bell.listens().await;
+        let via = if called { inner.ledger.session.clone() } else { String::new() };
+        // Only where nobody's address has changed since it was last told.
+        let steady = called && inner.called.swap(called, Ordering::Relaxed);
+        let mut replies = Replies::with_capacity(waiting.len());
+        for same in waiting.chunk_by(|a, b| a.0.lock == b.0.lock) {
+            let name = &same[0].0.lock;
+            for some in same.chunks(BEATS) {
+                match inner.beats(class, name, some, steady, &via).await {
+                    Ok(pulses) => replies.extend(pulses.into_iter().map(Ok)),
+                    Err(e) => replies.extend(some.iter().map(|_| Err(e.clone()))),
+                }
+            }
+        }
+        replies
+    }
+
+    async fn renew(&self, class: Class, due: &[Due]) -> Replies {
+        let mut replies = Replies::with_capacity(due.len());
+        for some in due.chunks(BATCH) {
+            let fast = Arc::clone(&self.inner.fast);
+            let all: Vec<_> = some.iter().map(|d| (d.key.lock.clone(), d.key.req, d.ttl)).collect();
+            let renewed = self.inner.lane(class, &some[0].key.lock).call(move |conn| {
+                let (fast, all) = (Arc::clone(&fast), all.clone());
+                Box::pin(async move { fast.renew(conn, &all).await })
+            });
+            let renewed = match renewed.await {
+                Ok(renewed) => renewed,
+                Err(e) => {
+                    replies.extend(some.iter().map(|_| Err(e.clone())));
+                    continue;
+                }
+            };
+            for (d, reply) in some.iter().zip(renewed) {
+                replies.push(match reply.transpose() {
+                    Some(reply) => reply,
+                    None => {
+                        let op = Op::Renew { req: d.key.req, ttl: d.ttl };
+                        self.one(class, &d.key.lock, op).await
+                    }
+                });
+            }
+        }
+        self.inner.sweep.step(&self.inner.back, &self.inner.ledger.tables, &self.clock, false);
+        replies
+    }
+
+    async fn release(&self, class: Class, key: &Key) -> Result<Reply, Error> {
+        let inner = &self.inner;
+        let (fast, mine) = (Arc::clone(&inner.fast), key.clone());
+        let freed = !inner.crowds.lately(&key.lock) && {
+            let freed = inner.lane(class, &key.lock).call(move |conn| {
+                let (fast, mine) = (Arc::clone(&fast), mine.clone());
+                Box::pin(async move { fast.release(conn, &mine).await })
+            });
+            freed.await?
+        };
+        let reply = match freed {
+            true => Reply::Released,
+            false => self.one(class, &key.lock, Op::Release { req: key.req }).await?,
+        };
+        inner.sweep.step(&inner.back, &inner.ledger.tables, &self.clock, false);
+        Ok(reply)
     }
 }
 
@@ -149,16 +234,19 @@ fn only(mut replies: Vec<Reply>) -> Result<Reply, Error> {
 }
 
 impl Inner {
-    fn lane(&self) -> &Lane<Door> {
-        if engine::on_library_thread() { &self.back } else { &self.front }
+    fn lane(&self, class: Class, lock: &FullName) -> &ConnectionWorker<Connector> {
+        match class {
+            Class::Caller => self.front.of(lock),
+            Class::Upkeep => &self.back,
+        }
     }
 
     /// Tells the driver that a request is sent again.
     fn repeats(&self, req: ReqId) -> impl Fn() + Send + 'static {
-        let ears = Arc::clone(&self.ears);
+        let sink = Arc::clone(&self.sink);
         move || {
-            if let Some(ears) = ears.get() {
-                ears(Wake::Repeated(req));
+            if let Some(sink) = sink.get() {
+                sink(Wake::Repeated(req));
             }
         }
     }
@@ -166,12 +254,13 @@ impl Inner {
     /// The long way.
     async fn play(
         self: &Arc<Self>,
+        class: Class,
         lock: &FullName,
         ops: Vec<Op>,
         via: String,
     ) -> Result<Vec<Reply>, Error> {
         let (ledger, name) = (Arc::clone(&self.ledger), lock.clone());
-        let played = self.lane().call(move |conn| {
+        let played = self.lane(class, lock).call(move |conn| {
             let (ledger, name, ops, via) =
                 (Arc::clone(&ledger), name.clone(), ops.clone(), via.clone());
             Box::pin(async move { ledger.play(conn, &name, &ops, &via).await })
@@ -182,13 +271,14 @@ impl Inner {
     /// The short way to confirm a turn, where it may be one, then the long way.
     async fn ask(
         self: &Arc<Self>,
+        class: Class,
         lock: &FullName,
         claim: Claim,
         wait: Option<Duration>,
         may_be_turn: bool,
     ) -> Result<Reply, Error> {
         let (ledger, fast, name) = (Arc::clone(&self.ledger), Arc::clone(&self.fast), lock.clone());
-        let played = self.lane().call_telling(self.repeats(claim.req), move |conn| {
+        let played = self.lane(class, lock).call_telling(self.repeats(claim.req), move |conn| {
             let (ledger, fast, name, claim) =
                 (Arc::clone(&ledger), Arc::clone(&fast), name.clone(), claim.clone());
             Box::pin(async move {
@@ -209,11 +299,12 @@ impl Inner {
     /// Moves the deadlines of waiters of one lock, if nothing else is to be done.
     async fn beat(
         &self,
+        class: Class,
         lock: &FullName,
         beats: Vec<(ReqId, Duration)>,
     ) -> Result<Option<Vec<Pulse>>, Error> {
         let (ledger, name) = (Arc::clone(&self.ledger), lock.clone());
-        let beaten = self.lane().call(move |conn| {
+        let beaten = self.lane(class, lock).call(move |conn| {
             let (ledger, name, beats) = (Arc::clone(&ledger), name.clone(), beats.clone());
             Box::pin(async move {
                 loop {
@@ -227,15 +318,36 @@ impl Inner {
         beaten.await
     }
 
+    /// Heartbeats of waiters of one lock: the fast path where every address is the same as before,
+    /// else the full transaction.
+    async fn beats(
+        self: &Arc<Self>,
+        class: Class,
+        lock: &FullName,
+        waiting: &[(Key, Duration)],
+        steady: bool,
+        via: &str,
+    ) -> Result<Vec<Reply>, Error> {
+        if steady {
+            let beats = waiting.iter().map(|(key, wait)| (key.req, *wait)).collect();
+            if let Some(pulses) = self.beat(class, lock, beats).await? {
+                return Ok(pulses.into_iter().map(Reply::Pulse).collect());
+            }
+        }
+        let beat = |(key, wait): &(Key, Duration)| Op::Heartbeat { req: key.req, wait: *wait };
+        self.play(class, lock, waiting.iter().map(beat).collect(), via.to_owned()).await
+    }
+
     /// Tells our own, and takes back the promotions of those who do not hear.
     fn after(self: &Arc<Self>, lock: &FullName, played: Played) -> Vec<Reply> {
-        tell(&self.ears, lock, played.ours);
+        tell(&self.sink, lock, played.ours);
         if !played.unheard.is_empty() {
             let (inner, lock) = (Arc::clone(self), lock.clone());
             let back = |req| Op::Withdraw { req, gone: false };
             let ops: Vec<Op> = played.unheard.into_iter().map(back).collect();
             engine::spawn(async move {
-                if let Err(e) = Box::pin(inner.play(&lock, ops, String::new())).await {
+                if let Err(e) = Box::pin(inner.play(Class::Upkeep, &lock, ops, String::new())).await
+                {
                     // It passes on by itself when the claim is over.
                     tracing::debug!(%lock, error = %e, "a promotion was not taken back");
                 }
@@ -245,24 +357,29 @@ impl Inner {
     }
 
     /// The short way; `None` when it is not the usual case.
-    async fn take(&self, ask: &Ask, claim: &Claim) -> Result<Option<Reply>, Error> {
+    async fn take(&self, class: Class, ask: &Ask, claim: &Claim) -> Result<Option<Reply>, Error> {
         let no_use = lock(&self.waiting).contains(&ask.req) || self.crowds.lately(&ask.lock);
-        if no_use || !fast::fits(claim) {
+        if no_use || !fast_path::fits(claim) {
             return Ok(None);
         }
         let (fast, name, claim) = (Arc::clone(&self.fast), ask.lock.clone(), claim.clone());
-        let taken = self.lane().call_telling(self.repeats(ask.req), move |conn| {
+        let taken = self.lane(class, &ask.lock).call_telling(self.repeats(ask.req), move |conn| {
             let (fast, name, claim) = (Arc::clone(&fast), name.clone(), claim.clone());
             Box::pin(async move { fast.acquire(conn, &name, &claim).await })
         });
         taken.await
     }
 
-    async fn acquire(self: &Arc<Self>, ask: &Ask, wait: Option<Duration>) -> Result<Reply, Error> {
+    async fn acquire(
+        self: &Arc<Self>,
+        class: Class,
+        ask: &Ask,
+        wait: Option<Duration>,
+    ) -> Result<Reply, Error> {
         let session = self.ledger.session.as_str();
         let claim = Claim::of(ask, session);
         self.bell.start();
-        if let Some(reply) = self.take(ask, &claim).await? {
+        if let Some(reply) = self.take(class, ask, &claim).await? {
             self.crowds.hear(&ask.lock, &reply);
             return Ok(reply);
         }
@@ -274,7 +391,7 @@ impl Inner {
         let via = if called { session.to_owned() } else { String::new() };
         // Who stands in line asks because it was rung, or because nobody rings and it looks itself.
         let rung = self.bell.is_heard() && lock(&self.waiting).contains(&ask.req);
-        let reply = self.ask(&ask.lock, Claim { via, ..claim }, wait, rung).await?;
+        let reply = self.ask(class, &ask.lock, Claim { via, ..claim }, wait, rung).await?;
         self.crowds.hear(&ask.lock, &reply);
         let mut waiting = lock(&self.waiting);
         match reply {
@@ -314,7 +431,7 @@ impl Inner {
 
 impl Store for Mysql {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Leased::new(self))
+        Arc::new(LeaseDriver::new(self))
     }
 }
 
@@ -336,114 +453,41 @@ impl LeaseStore for Mysql {
     }
 
     /// Not while there is no doorbell.
-    fn calls_up(&self) -> bool {
+    fn pushes(&self) -> bool {
         self.inner.bell.is_heard()
     }
 
-    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
-        let told = self.told("acquire", &ask.lock);
-        // One connection serves them in turn: what is not yet its turn need not be made ready.
-        let _room = self.inner.room.acquire().await;
-        let reply = Box::pin(self.inner.acquire(ask, wait_lease)).await.map_err(&told)?;
-        answer::acquired(reply).map_err(told)
-    }
-
-    /// One transaction for each lock that is waited for.
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        let inner = &self.inner;
-        let told = |e: Error| e.during("heartbeat").store(&self.site);
-        let called = inner.bell.listens().await;
-        let via = if called { inner.ledger.session.clone() } else { String::new() };
-        // Only where nobody's address has changed since it was last told.
-        let steady = called && inner.called.swap(called, Ordering::Relaxed);
-        let mut order: Vec<usize> = (0..waiting.len()).collect();
-        order.sort_by(|a, b| waiting[*a].0.lock.cmp(&waiting[*b].0.lock));
-        let mut pulses = vec![Pulse::Unknown; waiting.len()];
-        for same in order.chunk_by(|a, b| waiting[*a].0.lock == waiting[*b].0.lock) {
-            let name = &waiting[same[0]].0.lock;
-            for some in same.chunks(BEATS) {
-                if steady {
-                    let beats = some.iter().map(|i| (waiting[*i].0.req, waiting[*i].1)).collect();
-                    if let Some(felt) = inner.beat(name, beats).await.map_err(told)? {
-                        some.iter().zip(felt).for_each(|(i, pulse)| pulses[*i] = pulse);
-                        continue;
-                    }
-                }
-                let beat =
-                    |i: &usize| Op::Heartbeat { req: waiting[*i].0.req, wait: waiting[*i].1 };
-                let ops = some.iter().map(beat).collect();
-                let replies = inner.play(name, ops, via.clone()).await.map_err(told)?;
-                for (i, reply) in some.iter().zip(replies) {
-                    pulses[*i] = answer::pulsed(reply).map_err(told)?;
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
+        let mut replies = Replies::with_capacity(moves.len());
+        for run in Run::split(moves) {
+            match run {
+                Run::Acquire(ask, wait) => replies.push(self.acquire(class, ask, wait).await),
+                Run::Heartbeat(waiting) => replies.extend(self.heartbeat(class, &waiting).await),
+                Run::Renew(due) => replies.extend(self.renew(class, &due).await),
+                Run::Release(key) => replies.push(self.release(class, &key).await),
+                Run::Cancel(Key { lock: name, req }) => {
+                    lock(&self.inner.waiting).remove(&req);
+                    replies.push(self.one(class, &name, Op::Cancel { req }).await);
                 }
             }
         }
-        Ok(pulses)
+        replies
     }
 
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        let mut renewals = Vec::with_capacity(due.len());
-        for some in due.chunks(BATCH) {
-            let fast = Arc::clone(&self.inner.fast);
-            let all: Vec<_> = some.iter().map(|d| (d.key.lock.clone(), d.key.req, d.ttl)).collect();
-            let renewed = self.inner.lane().call(move |conn| {
-                let (fast, all) = (Arc::clone(&fast), all.clone());
-                Box::pin(async move { fast.renew(conn, &all).await })
-            });
-            let renewed = match renewed.await {
-                Ok(renewed) => renewed,
-                Err(e) => {
-                    let unknown =
-                        |d: &Due| Renewal::Unknown(self.told("renew", &d.key.lock)(e.clone()));
-                    renewals.extend(some.iter().map(unknown));
-                    continue;
-                }
-            };
-            for (d, reply) in some.iter().zip(renewed) {
-                let reply = match reply {
-                    Err(e) => Err(self.told("renew", &d.key.lock)(e)),
-                    Ok(Some(reply)) => Ok(reply),
-                    Ok(None) => {
-                        let op = Op::Renew { req: d.key.req, ttl: d.ttl };
-                        self.one("renew", &d.key.lock, op).await
-                    }
-                };
-                renewals.push(answer::renewed(reply));
-            }
+    /// The rest in boxes: an acquire that waits for a connection should not carry room for it.
+    async fn play_one(&self, class: Class, one: Move) -> Result<Reply, Error> {
+        match one {
+            Move::Acquire(ask, wait) => self.acquire(class, ask, wait).await,
+            Move::Release(key) => Box::pin(self.release(class, &key)).await,
+            other => lease::only(Box::pin(self.play(class, vec![other])).await),
         }
-        self.inner.sweep.step(&self.inner.back, &self.inner.ledger.tables, &self.clock, false);
-        renewals
-    }
-
-    /// The requeued request joins by its own acquire.
-    async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
-        let inner = &self.inner;
-        let (fast, mine) = (Arc::clone(&inner.fast), key.clone());
-        let freed = !inner.crowds.lately(&key.lock) && {
-            let freed = inner.lane().call(move |conn| {
-                let (fast, mine) = (Arc::clone(&fast), mine.clone());
-                Box::pin(async move { fast.release(conn, &mine).await })
-            });
-            freed.await.map_err(self.told("release", &key.lock))?
-        };
-        let reply = match freed {
-            true => Reply::Released,
-            false => self.one("release", &key.lock, Op::Release { req: key.req }).await?,
-        };
-        inner.sweep.step(&inner.back, &inner.ledger.tables, &self.clock, false);
-        answer::released(reply)
-    }
-
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        lock(&self.inner.waiting).remove(&key.req);
-        self.one("cancel", &key.lock, Op::Cancel { req: key.req }).await.map(drop)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
         let (tables, query) = (self.inner.ledger.tables.clone(), query.clone());
-        let seen = self.inner.lane().call(move |conn| {
+        let seen = self.inner.front.first().call(move |conn| {
             let (tables, query) = (tables.clone(), query.clone());
-            Box::pin(async move { look::inspect(conn, &tables, &query).await })
+            Box::pin(async move { inspect::inspect(conn, &tables, &query).await })
         });
         seen.await.map_err(|e| e.during("inspect").store(&self.site))
     }
@@ -454,11 +498,12 @@ impl LeaseStore for Mysql {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        answer::forced(self.one("force", lock, Op::Force { token, how }).await?)
+        let forced = self.one(Class::Caller, lock, Op::Force { token, how }).await;
+        forced.and_then(Reply::forced).map_err(|e| e.during("force").lock(lock).store(&self.site))
     }
 
-    fn listen(&self, ears: Ears) {
-        let _ = self.inner.ears.set(ears);
+    fn listen(&self, sink: EventSink) {
+        let _ = self.inner.sink.set(sink);
     }
 
     async fn close(&self) {
@@ -466,7 +511,7 @@ impl LeaseStore for Mysql {
             // Or its connection sleeps on for as long as the server does not miss us.
             let Ledger { session, tables, .. } = &*self.inner.ledger;
             let sql = unhang(session, tables);
-            let ended = self.inner.front.call(move |conn| {
+            let ended = self.inner.front.first().call(move |conn| {
                 let sql = sql.clone();
                 Box::pin(async move { run(conn, sql).await.map(drop).map_err(calling) })
             });

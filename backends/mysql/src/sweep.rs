@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use distlock_core::state::{Micros, Now, Op};
 use distlock_core::{Clock, engine};
-use distlock_sql::{Lane, Trouble};
+use distlock_sql::{ConnectionWorker, Trouble};
 use sqlx::{MySqlConnection, Row};
 
-use crate::door::Door;
+use crate::connector::Connector;
+use crate::errors::{LOCK_WAIT, NOT_NOW, calling, number as code};
 use crate::record::{COLUMNS, Record, rules};
 use crate::schema::Tables;
 use crate::sql::{NOW, hex, micros, number, run};
-use crate::trouble::{LOCK_WAIT, NOT_NOW, calling, number as code};
 
 /// How long a free lock is remembered, and news that nobody fetched.
 pub(crate) const RETENTION: Duration = Duration::from_secs(3600);
@@ -72,7 +72,7 @@ impl Pace {
     /// Takes a step in the background, if it is time; with `row_locks` also over their rows.
     pub(crate) fn step(
         self: &Arc<Self>,
-        lane: &Arc<Lane<Door>>,
+        lane: &Arc<ConnectionWorker<Connector>>,
         tables: &Tables,
         clock: &Clock,
         row_locks: bool,

@@ -7,10 +7,10 @@ use distlock_core::{Error, FullName, Kind, Token};
 use distlock_sql::Trouble;
 use sqlx::MySqlConnection;
 
+use crate::errors::calling;
 use crate::schema::Tables;
 use crate::sql::{NOW, at, hex, run};
 use crate::sweep::Pace;
-use crate::trouble::calling;
 
 /// A new token for a lock, and who holds it written down for others to see.
 pub(crate) async fn next(

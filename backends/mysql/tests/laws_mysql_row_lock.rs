@@ -3,28 +3,18 @@ use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_mysql::{Algorithm, MysqlOptions, capability, open, schema};
 use distlock_testkit::servers::{Mariadb, Server};
-use distlock_testkit::{Made, Road, Suite, suite};
+use distlock_testkit::{Made, ProxiedRoute, Suite, suite};
 
 /// The page's list of rights: the laws are run as a user who has just these.
 const PAGE: &str = include_str!("../../../docs/stores/mysql-row-lock.md");
-
-/// Makes the tables, and the user; its URL.
-fn least_rights(server: &Server) -> Result<String, distlock_core::Error> {
-    let granted: String = PAGE.lines().filter(|line| line.starts_with("GRANT ")).collect();
-    assert!(!granted.is_empty(), "the page lists no rights");
-    let user = "CREATE USER 'app'@'%' IDENTIFIED BY 'pw'";
-    let granted = granted.replace("locks.", &format!("{}.", Mariadb::DATABASE));
-    Mariadb::ask(server, &format!("{} {user}; {granted}", schema("distlock_")))?;
-    Ok(format!("mysql://app:pw@{}/{}", server.addr(), Mariadb::DATABASE))
-}
 
 suite!(
     Suite::by_url(
         capability(&MysqlOptions::new().algorithm(Algorithm::RowLock), true),
         |_| Box::pin(async {
             let server = Mariadb::new().arg("max-connections", "1000").start().await?;
-            let url = format!("{}?algorithm=row-lock&sessions=600", least_rights(&server)?);
-            Ok(Made::with(url, server))
+            let url = Mariadb::least_rights(&server, &schema("distlock_"), PAGE)?;
+            Ok(Made::with(format!("{url}?algorithm=row-lock&sessions=600"), server))
         }),
         |url| {
             let url = StoreUrl::parse(url);
@@ -40,7 +30,7 @@ suite!(
     }))
     .road(|site| Box::pin(async move {
         let server = site.kept::<Server>().expect("its server");
-        Road::past(site.url(), &[server.addr()]).await
+        ProxiedRoute::past(site.url(), &[server.addr()]).await
     }))
     .restart(|site| Box::pin(async move {
         let server = site.kept::<Server>().expect("its server");

@@ -3,27 +3,18 @@ use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_mysql::{Algorithm, MysqlOptions, capability, open, schema};
 use distlock_testkit::servers::{Mariadb, Server};
-use distlock_testkit::{Made, Road, Suite, suite};
+use distlock_testkit::{Made, ProxiedRoute, Suite, suite};
 
 /// The page's list of rights: the laws are run as a user who has just these.
 const PAGE: &str = include_str!("../../../docs/stores/mysql-version.md");
-
-/// Makes the tables, and the user; its URL.
-fn least_rights(server: &Server) -> Result<String, distlock_core::Error> {
-    let granted: String = PAGE.lines().filter(|line| line.starts_with("GRANT ")).collect();
-    assert!(!granted.is_empty(), "the page lists no rights");
-    let user = "CREATE USER 'app'@'%' IDENTIFIED BY 'pw'";
-    let granted = granted.replace("locks.", &format!("{}.", Mariadb::DATABASE));
-    Mariadb::ask(server, &format!("{} {user}; {granted}", schema("distlock_")))?;
-    Ok(format!("mysql://app:pw@{}/{}", server.addr(), Mariadb::DATABASE))
-}
 
 suite!(
     Suite::by_url(
         capability(&MysqlOptions::new().algorithm(Algorithm::Version), true),
         |_| Box::pin(async {
             let server = Mariadb::new().start().await?;
-            Ok(Made::with(format!("{}?algorithm=version", least_rights(&server)?), server))
+            let url = Mariadb::least_rights(&server, &schema("distlock_"), PAGE)?;
+            Ok(Made::with(format!("{url}?algorithm=version"), server))
         }),
         |url| {
             let url = StoreUrl::parse(url);
@@ -37,7 +28,7 @@ suite!(
     }))
     .road(|site| Box::pin(async move {
         let server = site.kept::<Server>().expect("its server");
-        Road::past(site.url(), &[server.addr()]).await
+        ProxiedRoute::past(site.url(), &[server.addr()]).await
     }))
     .restart(|site| Box::pin(async move {
         let server = site.kept::<Server>().expect("its server");

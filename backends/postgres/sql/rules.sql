@@ -291,7 +291,8 @@ BEGIN
   END IF;
 END $$;
 
--- Remembers that a request has ended, for a minute after p_from. How it ended first stays.
+-- Remembers that a request has ended, for a minute after p_from. How it ended first stays; but released and
+-- then cancelled it counts as cancelled: a copy of it may be under way, and few releases are remembered.
 CREATE OR REPLACE FUNCTION distlock.spend(INOUT l distlock.lock, p_req bytea, p_how int, p_from bigint, n bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -301,10 +302,20 @@ DECLARE
   still_until bigint[] := '{}';
 BEGIN
   IF before.how IS NOT NULL THEN
-    p_how := before.how;
+    p_how := greatest(p_how, before.how);
     till := greatest(till, before.until);
   END IF;
+  FOR i IN 1 .. cardinality(l.released) LOOP
+    IF l.released_until[i] > n AND l.released[i] <> p_req THEN
+      still := still || l.released[i];
+      still_until := still_until || l.released_until[i];
+    END IF;
+  END LOOP;
   IF p_how = 1 THEN
+    IF before.how = 0 THEN
+      l.released := still;
+      l.released_until := still_until;
+    END IF;
     l.stones := greatest(l.stones, till);
     DELETE FROM distlock.spent p WHERE p.lock = l.id AND p.until <= n;
     INSERT INTO distlock.spent VALUES (l.id, p_req, till)
@@ -313,12 +324,6 @@ BEGIN
       SELECT q.req FROM distlock.spent q WHERE q.lock = l.id ORDER BY q.until DESC OFFSET 4096);
     RETURN;
   END IF;
-  FOR i IN 1 .. cardinality(l.released) LOOP
-    IF l.released_until[i] > n AND l.released[i] <> p_req THEN
-      still := still || l.released[i];
-      still_until := still_until || l.released_until[i];
-    END IF;
-  END LOOP;
   l.released := still[greatest(1, cardinality(still) - 6):] || p_req;
   l.released_until := still_until[greatest(1, cardinality(still) - 6):] || till;
 END $$;

@@ -6,7 +6,7 @@ macro_rules! call {
     ($lane:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
         $lane.call(move |$conn| {
             $(let $kept = $kept.clone();)*
-            Box::pin(async move { $call.await.map_err($crate::trouble::trouble) })
+            Box::pin(async move { $call.await.map_err($crate::errors::trouble) })
         })
     };
 }
@@ -16,7 +16,7 @@ macro_rules! call_telling {
     ($lane:expr, $again:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
         $lane.call_telling($again, move |$conn| {
             $(let $kept = $kept.clone();)*
-            Box::pin(async move { $call.await.map_err($crate::trouble::trouble) })
+            Box::pin(async move { $call.await.map_err($crate::errors::trouble) })
         })
     };
 }
@@ -26,7 +26,7 @@ macro_rules! call_once {
     ($lane:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
         $lane.call_once(move |$conn| {
             $(let $kept = $kept.clone();)*
-            Box::pin(async move { $call.await.map_err($crate::trouble::trouble) })
+            Box::pin(async move { $call.await.map_err($crate::errors::trouble) })
         })
     };
 }

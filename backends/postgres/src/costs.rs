@@ -3,16 +3,16 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Key};
 use distlock_core::info::Query;
-use distlock_core::seam::{Ask, Key};
 use distlock_core::{FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId};
 use distlock_testkit::servers::{Postgres, Server};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Executor, PgConnection};
 
-use crate::door::Door;
+use crate::connector::Connector;
 use crate::statements::{Schema, Statements};
-use crate::{look, moves, version};
+use crate::{inspect, moves, version_store};
 
 /// A server with the tables, and a connection as the stores have it.
 struct Bench {
@@ -23,7 +23,7 @@ struct Bench {
 }
 
 impl Bench {
-    async fn new(door: fn(PgConnectOptions) -> Door) -> Self {
+    async fn new(door: fn(PgConnectOptions) -> Connector) -> Self {
         let server = Postgres::new().set("autovacuum", "off").start().await.unwrap();
         let to = PgConnectOptions::new_without_pgpass()
             .host("127.0.0.1")
@@ -93,8 +93,8 @@ fn ask(name: &str) -> Ask {
     }
 }
 
-fn queue(to: PgConnectOptions) -> Door {
-    Door::new(to, 60 * SECOND)
+fn queue(to: PgConnectOptions) -> Connector {
+    Connector::new(to, 60 * SECOND)
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn a_listing_reads_its_prefix_alone() {
         },
     ] {
         bench.count("distlock.lock").await;
-        let found = look::inspect(&mut bench.conn, &bench.say, &query).await.unwrap();
+        let found = inspect::inspect(&mut bench.conn, &bench.say, &query).await.unwrap();
         assert_eq!(found.len(), 1);
         let read = bench.read("distlock.lock").await;
         assert!(read < 20, "{read} rows read for {query:?}");
@@ -168,23 +168,23 @@ async fn a_heartbeat_of_many_waiters_of_one_lock_is_no_square() {
 /// As the planner likes, behind a pooler: also where it knows nothing of the table.
 #[tokio::test]
 async fn a_move_of_the_version_algorithm_reads_its_own_row() {
-    let mut bench = Bench::new(Door::plain).await;
+    let mut bench = Bench::new(Connector::plain).await;
     bench
         .run(
             "INSERT INTO distlock.state SELECT '', 'old-' || i, i, repeat('x', 300), \
              distlock.now_us() FROM generate_series(1, 3000) i",
         )
         .await;
-    let say = version::Statements::new(&Schema::new("distlock").unwrap());
+    let say = version_store::Statements::new(&Schema::new("distlock").unwrap());
     let mut after = Default::default();
     for round in 0..8 {
         bench.count("distlock.state").await;
-        let (rows, _) = version::read(&mut bench.conn, &say, &[full("old-7")]).await.unwrap();
+        let (rows, _) = version_store::read(&mut bench.conn, &say, &[full("old-7")]).await.unwrap();
         assert!(rows[0].is_some());
         let read = bench.read("distlock.state").await;
         assert!(read < 20, "{read} rows read in round {round}");
         bench.count("distlock.state").await;
-        after = version::sweep(&mut bench.conn, &say, &after).await.unwrap();
+        after = version_store::sweep(&mut bench.conn, &say, &after).await.unwrap();
         let read = bench.read("distlock.state").await;
         assert!(read < 5 * 200, "{read} rows read by a sweep of 200 in round {round}");
     }

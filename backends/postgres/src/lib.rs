@@ -3,33 +3,33 @@
 
 mod address;
 mod call;
+mod capability;
+mod connector;
+mod contention;
 #[cfg(test)]
 mod costs;
 #[cfg(test)]
 mod differential;
-mod door;
-mod ear;
-mod grip;
+mod errors;
+mod fast_path;
+mod inspect;
 mod install;
-mod look;
+mod listener;
 mod message;
 mod moves;
 mod open;
 mod options;
-mod promises;
-mod quiet;
 mod row_lock;
-mod session_look;
-mod sessions;
-mod short;
+mod session_inspect;
+mod session_lock;
+mod session_store;
 mod statements;
 mod store;
-mod trouble;
-mod version;
+mod version_store;
 
+pub use capability::capability;
 pub use open::{SCHEMES, open, open_to_look};
 pub use options::{Algorithm, PostgresOptions};
-pub use promises::capability;
 pub use row_lock::with_row_lock;
 pub use statements::schema;
 pub use store::Postgres;

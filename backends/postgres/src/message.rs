@@ -1,8 +1,8 @@
 //! What a client is told without asking.
 
+use distlock_core::backend::{Event, Key};
 use distlock_core::lease::Wake;
-use distlock_core::seam::{Event, Key};
-use distlock_core::{FullName, Name, Namespace, Why};
+use distlock_core::{FullName, LossReason, Name, Namespace};
 
 /// What a message is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,7 @@ impl Message {
         match self.kind {
             Kind::Turn => Wake::Turn(self.key.req),
             Kind::Contended => Wake::Event(Event::Contended(self.key)),
-            Kind::Revoked => Wake::Event(Event::Lost(self.key, Why::Revoked)),
+            Kind::Revoked => Wake::Event(Event::Lost(self.key, LossReason::Revoked)),
         }
     }
 }

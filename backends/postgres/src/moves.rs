@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::seam::{Ask, Due, Force, Key};
+use distlock_core::backend::{Ask, Due, Force, Key};
 use distlock_core::state::{End, Left, Pulse, Refusal, Reply};
-use distlock_core::{FullName, Holder, Label, Mode, Owner, ReqId, Token, Why};
+use distlock_core::{FullName, Holder, Label, LossReason, Mode, Owner, ReqId, Token};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Error, Executor, PgConnection, Postgres, Row, SqlSafeStr};
@@ -142,7 +142,7 @@ fn acquired(
             (0, n) => Refusal::PermitsDiffer(NonZeroU32::new(count(n)?)?),
             (_, mode) => Refusal::ModeDiffers(mode_of(mode)?),
         }),
-        5 => Reply::Spent(if a? == 0 { End::Released } else { End::Cancelled }),
+        5 => Reply::Tombstoned(if a? == 0 { End::Released } else { End::Cancelled }),
         _ => return None,
     })
 }
@@ -166,23 +166,19 @@ fn order<T>(items: &[T], lock: impl Fn(&T) -> &FullName) -> Vec<usize> {
     order
 }
 
-/// The places of waiters that go into one call each: those of one lock together.
-pub(crate) fn batches<T>(items: &[T], lock: impl Fn(&T) -> &FullName) -> Vec<Vec<usize>> {
-    let (mut batches, mut locks) = (Vec::<Vec<usize>>::new(), 0);
-    for i in order(items, &lock) {
-        match batches.last_mut() {
-            Some(batch) if batch.len() < WAITERS => {
-                let another = batch.last().is_none_or(|b| lock(&items[*b]) != lock(&items[i]));
-                locks += usize::from(another);
-                if locks <= BATCH {
-                    batch.push(i);
-                    continue;
-                }
-            }
-            _ => {}
-        }
-        locks = 1;
-        batches.push(vec![i]);
+/// Splits heartbeats into calls of at most [`WAITERS`] waiters of at most [`BATCH`] locks. Those of one
+/// lock should stand together.
+pub(crate) fn batches(mut waiting: &[(Key, Duration)]) -> Vec<&[(Key, Duration)]> {
+    let mut batches = Vec::new();
+    while !waiting.is_empty() {
+        let (mut locks, mut last) = (0, None);
+        let fits = |(key, _): &&'_ (Key, Duration)| {
+            locks += usize::from(last.replace(key.lock.clone()).as_ref() != Some(&key.lock));
+            locks <= BATCH
+        };
+        let (batch, rest) = waiting.split_at(waiting.iter().take(WAITERS).take_while(fits).count());
+        batches.push(batch);
+        waiting = rest;
     }
     batches
 }
@@ -252,8 +248,8 @@ pub(crate) async fn renew(
     restore(&order, &rows, |row| {
         let (left, waiters): (i64, i32) = (row.try_get(0)?, row.try_get(1)?);
         Ok(match left {
-            -1 => Reply::Lost(Why::Gone),
-            -2 => Reply::Lost(Why::Revoked),
+            -1 => Reply::Lost(LossReason::Gone),
+            -2 => Reply::Lost(LossReason::Revoked),
             left => {
                 let held = || Some((span(left)?, u32::try_from(waiters).ok()?));
                 let (remaining, waiters) = held().ok_or_else(|| odd("renew"))?;
@@ -272,8 +268,8 @@ pub(crate) async fn release(
     let row = about(&statements.release, &key.lock, &key.req).fetch_one(conn).await?;
     match row.try_get::<i32, _>(0)? {
         1 => Ok((Reply::Released, false)),
-        2 => Ok((Reply::Lost(Why::Gone), false)),
-        3 => Ok((Reply::Lost(Why::Revoked), false)),
+        2 => Ok((Reply::Lost(LossReason::Gone), false)),
+        3 => Ok((Reply::Lost(LossReason::Revoked), false)),
         4 => Ok((Reply::Released, true)),
         _ => Err(odd("release")),
     }

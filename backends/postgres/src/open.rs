@@ -2,26 +2,30 @@
 
 use std::sync::Arc;
 
-use distlock_core::leased::Leased;
-use distlock_core::seam::Backend;
+use distlock_core::backend::Backend;
+use distlock_core::lease_driver::LeaseDriver;
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, Kind, Store};
-use distlock_sql::{Lane, Trouble, Versioned};
+use distlock_core::{Clock, Error, Store};
+use distlock_sql::{ConnectionGroup, ConnectionWorker, Trouble, Versioned};
 use sqlx::Row;
+use sqlx::postgres::PgConnectOptions;
 
 use crate::address;
-use crate::door::Door;
-use crate::ear::Ear;
-use crate::grip::Grip;
+use crate::capability::capability;
+use crate::connector::Connector;
+use crate::contention::ContentionHint;
+use crate::errors::trouble;
 use crate::install;
+use crate::listener::NotifyListener;
 use crate::options::{Algorithm, PostgresOptions};
-use crate::promises::capability;
-use crate::quiet::Quiet;
-use crate::sessions::Sessions;
+use crate::session_lock::SessionLockKind;
+use crate::session_store::Sessions;
 use crate::statements::{Schema, Statements};
 use crate::store::Postgres;
-use crate::trouble::trouble;
-use crate::version::{self, States};
+use crate::version_store::{self, States};
+
+/// Max connections for acquires and releases.
+const CONNECTIONS: usize = 4;
 
 /// The schemes of the PostgreSQL stores.
 pub const SCHEMES: [&str; 2] = ["postgres", "postgresql"];
@@ -30,6 +34,64 @@ pub const SCHEMES: [&str; 2] = ["postgres", "postgresql"];
 /// see to ourselves), and a page that was half written then is made whole.
 const DURABLE: &str =
     "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'";
+
+/// What a URL names.
+struct Target {
+    to: PgConnectOptions,
+    options: PostgresOptions,
+    schema: Schema,
+    site: String,
+}
+
+impl Target {
+    fn of(mut url: StoreUrl) -> Result<Self, Error> {
+        let options = PostgresOptions::take_from(&mut url)?;
+        let to = address::options(&mut url)?;
+        let known =
+            [&PostgresOptions::KEYS[..], &address::KEYS, &["namespace", "require"]].concat();
+        url.finish(&known)?;
+        let schema = Schema::new(&options.schema)?;
+        Ok(Self { to, options, schema, site: url.to_string() })
+    }
+
+    fn told(&self, e: Error) -> Error {
+        e.during("connect").store(&self.site)
+    }
+
+    /// Whether the tables are there; makes none. On a connection of its own, on which nothing is set: a
+    /// pooler's will do.
+    async fn exists(&self) -> Result<bool, Error> {
+        let door = Arc::new(Connector::plain(self.to.clone()));
+        let lane = ConnectionWorker::new(door, Clock::system(), self.options.timeout, 1);
+        let schema = self.schema.clone();
+        let asked = lane.call(move |conn| {
+            let schema = schema.clone();
+            Box::pin(async move {
+                let there = install::exists(conn, &schema).await.map_err(trouble)?;
+                there.map_err(Trouble::answered)
+            })
+        });
+        asked.await.map_err(|e| self.told(e))
+    }
+
+    /// Sees to the tables, unless it is to look only; says whether commits are on disk before they are
+    /// answered.
+    async fn prepare(&self, lane: &ConnectionWorker<Connector>) -> Result<bool, Error> {
+        let (schema, make) = (self.schema.clone(), !self.options.look_only);
+        let prepared = lane.call(move |conn| {
+            let schema = schema.clone();
+            Box::pin(async move {
+                if make {
+                    let made = install::install(conn, &schema).await.map_err(trouble)?;
+                    made.map_err(Trouble::answered)?;
+                }
+                let durable = sqlx::raw_sql(DURABLE).fetch_one(conn).await;
+                durable.and_then(|row| row.try_get(0)).map_err(trouble)
+            })
+        });
+        prepared.await.map_err(|e| self.told(e))
+    }
+}
 
 /// Connects to the store that a URL of one of [`SCHEMES`] names, and makes its tables if there are
 /// none.
@@ -43,8 +105,7 @@ const DURABLE: &str =
 /// # Cancel safety
 /// Dropping the future closes what it had opened; tables may have been made.
 pub async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
-    let none = || Error::new(Kind::Layout, "the tables are not there");
-    start(url, false).await?.ok_or_else(none)
+    start(Target::of(url)?).await
 }
 
 /// The same for a client that only looks: it makes no tables; `None` where there are none.
@@ -55,73 +116,48 @@ pub async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
 /// # Cancel safety
 /// Dropping the future closes what it had opened.
 pub async fn open_to_look(url: StoreUrl) -> Result<Option<Arc<dyn Backend>>, Error> {
-    start(url, true).await
+    let mut target = Target::of(url)?;
+    target.options.look_only = true;
+    match target.exists().await? {
+        true => start(target).await.map(Some),
+        false => Ok(None),
+    }
 }
 
-async fn start(mut url: StoreUrl, look_only: bool) -> Result<Option<Arc<dyn Backend>>, Error> {
-    let options = PostgresOptions { look_only, ..PostgresOptions::take_from(&mut url)? };
-    let to = address::options(&mut url)?;
-    let known = [&PostgresOptions::KEYS[..], &address::KEYS, &["namespace", "require"]].concat();
-    url.finish(&known)?;
-    let site = url.to_string();
-    let schema = Schema::new(&options.schema)?;
-    let (clock, bound) = (Clock::system(), options.timeout);
-    let told = |e: Error| e.during("connect").store(&site);
-    if options.algorithm == Algorithm::Version {
-        let front = Lane::new(Arc::new(Door::plain(to)), clock, bound, version::CONNECTIONS);
-        let Some(durable) = prepare(&front, &schema, look_only).await.map_err(told)? else {
-            return Ok(None);
-        };
-        let states = States::new(front, site, capability(&options, durable), &schema);
-        return Ok(Some(Arc::new(Leased::new(Versioned::new(states)?))));
+async fn start(target: Target) -> Result<Arc<dyn Backend>, Error> {
+    let (clock, bound) = (Clock::system(), target.options.timeout);
+    let to = target.to.clone();
+    if target.options.algorithm == Algorithm::Version {
+        let front = ConnectionWorker::new(
+            Arc::new(Connector::plain(to)),
+            clock,
+            bound,
+            version_store::CONNECTIONS,
+        );
+        let promises = capability(&target.options, target.prepare(&front).await?);
+        let states = States::new(front, target.site, promises, &target.schema);
+        return Ok(Arc::new(LeaseDriver::new(Versioned::new(states)?)));
     }
-    let door = Arc::new(Door::new(to, bound));
-    let quiet = Arc::new(Quiet::new(clock.clone()));
+    let door = Arc::new(Connector::new(to, bound));
+    let quiet = Arc::new(ContentionHint::new(clock.clone()));
     // Before anything else: what does not arrive at a connection that listens is behind a pooler,
     // where no session is anybody's own, and nothing may be set on one.
-    let ear = Ear::open(Arc::clone(&door), clock.clone(), bound, Arc::clone(&quiet))
+    let ear = NotifyListener::open(Arc::clone(&door), clock.clone(), bound, Arc::clone(&quiet))
         .await
-        .map_err(told)?;
-    let front = Lane::new(Arc::clone(&door), clock, bound, 1);
-    let Some(durable) = prepare(&front, &schema, look_only).await.map_err(told)? else {
-        return Ok(None);
-    };
-    let promises = capability(&options, durable);
+        .map_err(|e| target.told(e))?;
+    let front = ConnectionGroup::new(Arc::clone(&door), clock, bound, CONNECTIONS);
+    let promises = capability(&target.options, target.prepare(front.first()).await?);
+    let Target { options, schema, site, .. } = target;
     let grip = match options.algorithm {
-        Algorithm::Advisory => Grip::Advisory,
-        Algorithm::RowLock => Grip::RowLock,
+        Algorithm::Advisory => SessionLockKind::Advisory,
+        Algorithm::RowLock => SessionLockKind::RowLock,
         Algorithm::Queue | Algorithm::Version => {
             let say = Statements::new(&schema);
             let store = Postgres::at(door, site, promises, &options, say, front, (ear, quiet));
-            return Ok(Some(store.await?.into_backend()));
+            return Ok(store.await?.into_backend());
         }
     };
     drop(ear); // its work is done: sessions wait in the server's own line
-    let sessions = Sessions::at(door, site, promises, &options, schema, grip, front);
-    Ok(Some(sessions.await?.into_backend()))
-}
-
-/// Sees to the tables; says whether commits are on disk before they are answered. `None` where there
-/// are no tables and none are to be made.
-async fn prepare(
-    lane: &Lane<Door>,
-    schema: &Schema,
-    look_only: bool,
-) -> Result<Option<bool>, Error> {
-    let schema = schema.clone();
-    lane.call(move |conn| {
-        let schema = schema.clone();
-        Box::pin(async move {
-            let there = match look_only {
-                true => install::exists(conn, &schema).await,
-                false => install::install(conn, &schema).await.map(|made| made.map(|()| true)),
-            };
-            if !there.map_err(trouble)?.map_err(Trouble::answered)? {
-                return Ok(None);
-            }
-            let durable = sqlx::raw_sql(DURABLE).fetch_one(conn).await;
-            durable.and_then(|row| row.try_get(0)).map(Some).map_err(trouble)
-        })
-    })
-    .await
+    let sessions = Sessions::at(door, site, promises, &options, schema, grip, front.into_first());
+    Ok(sessions.await?.into_backend())
 }

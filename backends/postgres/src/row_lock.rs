@@ -3,8 +3,8 @@
 use distlock_core::{Error, FullName, Kind, Name};
 use sqlx::{AssertSqlSafe, Postgres, Transaction};
 
+use crate::errors::trouble;
 use crate::statements::Schema;
-use crate::trouble::trouble;
 
 const ISOLATION: &str = "SELECT current_setting('transaction_isolation')";
 const MAKE: &str =

@@ -12,7 +12,7 @@ pub(crate) const TABLES: i32 = 1;
 /// The revision of the functions this build brings along. Programs of an earlier one go on with their own
 /// plain statements beside them: what changes the meaning of a row or the parts of a hold is another
 /// layout.
-pub(crate) const CODE: i32 = 7;
+pub(crate) const CODE: i32 = 8;
 
 /// Whoever makes or changes tables holds this advisory lock, one at a time: "distlock" in numbers.
 pub(crate) const DDL: i64 = 0x6469_7374_6c6f_636b;

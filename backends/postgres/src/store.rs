@@ -16,25 +16,25 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Backend, Due, Force, Forced, Key};
 use distlock_core::capability::Capability;
 use distlock_core::info::{LockInfo, Query};
-use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
-use distlock_core::leased::Leased;
-use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
-use distlock_core::state::{Pulse, Reply, answer};
+use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies, Run, only};
+use distlock_core::lease_driver::LeaseDriver;
+use distlock_core::state::{Pulse, Reply};
 use distlock_core::{BootInstant, Clock, Error, FullName, Kind, ReqId, Store, Token, engine};
-use distlock_sql::Lane;
+use distlock_sql::{ConnectionGroup, ConnectionWorker};
 
 use crate::call::{call, call_once, call_telling};
-use crate::door::Door;
-use crate::ear::Ear;
-use crate::look;
+use crate::connector::Connector;
+use crate::contention::ContentionHint;
+use crate::errors::is_kept;
+use crate::fast_path;
+use crate::inspect;
+use crate::listener::NotifyListener;
 use crate::moves::{self, BATCH, batches};
 use crate::options::PostgresOptions;
-use crate::quiet::Quiet;
-use crate::short;
 use crate::statements::Statements;
-use crate::trouble::is_kept;
 
 /// A promotion lasts a second unless it is confirmed.
 const CONFIRMED: Duration = Duration::from_millis(1050);
@@ -49,27 +49,27 @@ pub struct Postgres {
     site: String,
     clock: Clock,
     say: Arc<Statements>,
-    front: Lane<Door>,
-    back: Arc<Lane<Door>>,
-    ear: Ear,
+    front: ConnectionGroup<Connector>,
+    back: Arc<ConnectionWorker<Connector>>,
+    ear: NotifyListener,
     /// Locks that may be taken and given back the short way.
-    quiet: Arc<Quiet>,
+    quiet: Arc<ContentionHint>,
     /// Locks that are looked after already, and what was released last, and when.
     watched: Arc<Mutex<HashMap<FullName, (ReqId, BootInstant)>>>,
 }
 
 impl Postgres {
     pub(crate) async fn at(
-        door: Arc<Door>,
+        door: Arc<Connector>,
         site: String,
         capability: Capability,
         options: &PostgresOptions,
         say: Statements,
-        front: Lane<Door>,
-        (ear, quiet): (Ear, Arc<Quiet>),
+        front: ConnectionGroup<Connector>,
+        (ear, quiet): (NotifyListener, Arc<ContentionHint>),
     ) -> Result<Self, Error> {
         let clock = Clock::system();
-        let back = Arc::new(Lane::new(door, clock.clone(), options.timeout, 1));
+        let back = Arc::new(ConnectionWorker::new(door, clock.clone(), options.timeout, 1));
         let (say, watched) = (Arc::new(say), Arc::default());
         let known = say.clone();
         // A cancel is sent when things go wrong already: it should not begin with a connection and a
@@ -79,10 +79,6 @@ impl Postgres {
             warm.await.map_err(|e| e.during("connect").store(&site))?;
         }
         Ok(Self { capability, site, clock, say, front, back, ear, quiet, watched })
-    }
-
-    fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
-        move |e| e.during(what).lock(lock).store(&self.site)
     }
 
     /// Looks after a lock once a promotion of ours must have been confirmed.
@@ -127,35 +123,128 @@ impl Postgres {
         });
     }
 
-    async fn renew_at_once(&self, due: &[Due]) -> Result<Vec<Reply>, Error> {
+    async fn renew_at_once(&self, class: Class, due: &[Due]) -> Result<Vec<Reply>, Error> {
         let (say, due): (_, Arc<[Due]>) = (self.say.clone(), due.into());
-        call!(self.lane(), [say, due], conn, moves::renew(conn, &say, &due)).await
+        call!(self.lane(class, &due[0].key.lock), [say, due], conn, moves::renew(conn, &say, &due))
+            .await
     }
 
-    async fn renew_each(&self, due: &[Due]) -> Vec<Result<Reply, Error>> {
-        let mut replies = Vec::with_capacity(due.len());
-        for one in due.chunks(1) {
-            match self.renew_at_once(one).await {
-                Ok(reply) => replies.extend(reply.into_iter().map(Ok)),
-                Err(e) => replies.push(Err(e)),
+    async fn renew(&self, class: Class, due: &[Due]) -> Replies {
+        let mut replies = Replies::with_capacity(due.len());
+        for batch in due.chunks(BATCH) {
+            match self.renew_at_once(class, batch).await {
+                Ok(renewed) => replies.extend(renewed.into_iter().map(Ok)),
+                // One row that somebody keeps locked: the others of the batch are not to expire.
+                Err(e) if is_kept(&e) && batch.len() > 1 => {
+                    for one in batch.chunks(1) {
+                        match self.renew_at_once(class, one).await {
+                            Ok(renewed) => replies.extend(renewed.into_iter().map(Ok)),
+                            Err(e) => replies.push(Err(e)),
+                        }
+                    }
+                }
+                Err(e) => replies.extend(batch.iter().map(|_| Err(e.clone()))),
             }
         }
         replies
     }
 
+    async fn acquire(
+        &self,
+        class: Class,
+        ask: Arc<Ask>,
+        wait_lease: Option<Duration>,
+    ) -> Result<Reply, Error> {
+        let (say, via, asked) = (self.say.clone(), self.ear.via(), ask.clone());
+        // In boxes of their own, so that a call under way does not carry what they are made of.
+        let shortly = match self.ear.has_called(&ask.req) {
+            true if !fast_path::fits_a_turn(&ask) => None,
+            true => {
+                let via = wait_lease.is_some().then(|| via.clone());
+                Box::pin(self.confirm(class, &asked, via)).await?
+            }
+            false => Box::pin(self.take(class, &asked, &via)).await?,
+        };
+        if let Some(reply) = shortly {
+            self.quiet.hear(&ask.lock, &reply);
+            return Ok(reply);
+        }
+        let again = self.ear.repeats(ask.req);
+        let call = call_telling!(
+            self.lane(class, &ask.lock),
+            again,
+            [say, via, asked],
+            conn,
+            moves::acquire(conn, &say, &asked, wait_lease, &via)
+        );
+        let reply = call.await.inspect_err(|_| self.quiet.stir(&ask.lock))?;
+        self.quiet.hear(&ask.lock, &reply);
+        Ok(reply)
+    }
+
+    async fn heartbeat(&self, class: Class, waiting: &[(Key, Duration)]) -> Replies {
+        let mut replies = Replies::with_capacity(waiting.len());
+        for batch in batches(waiting) {
+            let batch: Arc<[_]> = batch.into();
+            let (say, via) = (self.say.clone(), self.ear.via());
+            let n = batch.len();
+            let call = call!(
+                self.lane(class, &batch[0].0.lock),
+                [say, via, batch],
+                conn,
+                moves::heartbeat(conn, &say, &batch, &via)
+            );
+            match call.await {
+                Ok(pulses) => replies.extend(pulses.into_iter().map(Ok)),
+                Err(e) => replies.extend(vec![Err(e); n]),
+            }
+        }
+        replies
+    }
+
+    async fn release(&self, class: Class, key: &Key) -> Result<Reply, Error> {
+        if self.give(class, key).await? {
+            return Ok(Reply::Released);
+        }
+        let (say, mine) = (self.say.clone(), key.clone());
+        let call = call!(
+            self.lane(class, &key.lock),
+            [say, mine],
+            conn,
+            moves::release(conn, &say, &mine)
+        );
+        let (reply, promoted) = call.await?;
+        if promoted {
+            self.look_after(key);
+        }
+        Ok(reply)
+    }
+
+    async fn cancel(&self, class: Class, key: &Key) -> Result<Reply, Error> {
+        let (say, mine) = (self.say.clone(), key.clone());
+        self.quiet.stir(&key.lock);
+        call!(self.lane(class, &key.lock), [say, mine], conn, moves::cancel(conn, &say, &mine))
+            .await
+    }
+
     /// The short way; `None` where it is closed or not the usual case.
-    async fn take(&self, ask: &Arc<Ask>, via: &Arc<str>) -> Result<Option<Reply>, Error> {
-        if !short::fits(ask) || !self.quiet.knows(&ask.lock) {
+    async fn take(
+        &self,
+        class: Class,
+        ask: &Arc<Ask>,
+        via: &Arc<str>,
+    ) -> Result<Option<Reply>, Error> {
+        if !fast_path::fits(ask) || !self.quiet.knows(&ask.lock) {
             return Ok(None);
         }
         let (say, via, asked) = (self.say.clone(), via.clone(), ask.clone());
         let again = self.ear.repeats(ask.req);
         let taken = call_telling!(
-            self.lane(),
+            self.lane(class, &ask.lock),
             again,
             [say, via, asked],
             conn,
-            short::take(conn, &say, &asked, &via)
+            fast_path::take(conn, &say, &asked, &via)
         );
         let taken = taken.await;
         if !matches!(taken, Ok(Some(_))) {
@@ -165,37 +254,55 @@ impl Postgres {
     }
 
     /// The short way for one whose turn it is; `None` where it is not the usual case.
-    async fn confirm(&self, ask: &Arc<Ask>, via: Option<Arc<str>>) -> Result<Option<Reply>, Error> {
+    async fn confirm(
+        &self,
+        class: Class,
+        ask: &Arc<Ask>,
+        via: Option<Arc<str>>,
+    ) -> Result<Option<Reply>, Error> {
         let (say, asked) = (self.say.clone(), ask.clone());
         let confirmed = call!(
-            self.lane(),
+            self.lane(class, &ask.lock),
             [say, via, asked],
             conn,
-            short::confirm(conn, &say, &asked, via.as_deref())
+            fast_path::confirm(conn, &say, &asked, via.as_deref())
         );
         confirmed.await.inspect_err(|_| self.quiet.stir(&ask.lock))
     }
 
     /// The short way; false where it is closed or not the usual case.
-    async fn give(&self, key: &Key) -> Result<bool, Error> {
+    async fn give(&self, class: Class, key: &Key) -> Result<bool, Error> {
         if !self.quiet.knows(&key.lock) {
             return Ok(false);
         }
         let (say, mine) = (self.say.clone(), key.clone());
-        let given = call!(self.lane(), [say, mine], conn, short::give(conn, &say, &mine)).await;
+        let given = call!(
+            self.lane(class, &key.lock),
+            [say, mine],
+            conn,
+            fast_path::give(conn, &say, &mine)
+        )
+        .await;
         if !matches!(given, Ok(true)) {
             self.quiet.stir(&key.lock);
         }
         given
     }
 
-    fn lane(&self) -> &Lane<Door> {
-        if engine::on_library_thread() { &self.back } else { &self.front }
+    fn lane(&self, class: Class, lock: &FullName) -> &ConnectionWorker<Connector> {
+        match class {
+            Class::Caller => self.front.of(lock),
+            Class::Upkeep => &self.back,
+        }
     }
 }
 
 /// Lets time do its work on a lock, and gives back a hold of it that should not be there.
-async fn settle(back: &Lane<Door>, say: &Arc<Statements>, over: &Key) -> Result<(), Error> {
+async fn settle(
+    back: &ConnectionWorker<Connector>,
+    say: &Arc<Statements>,
+    over: &Key,
+) -> Result<(), Error> {
     let (known, due): (_, Arc<[_]>) = (say.clone(), [(over.clone(), CONFIRMED)].into());
     let pulses = call!(back, [known, due], conn, moves::heartbeat(conn, &known, &due, "")).await?;
     if matches!(pulses[..], [Reply::Pulse(Pulse::Turn)]) {
@@ -207,7 +314,7 @@ async fn settle(back: &Lane<Door>, say: &Arc<Statements>, over: &Key) -> Result<
 
 impl Store for Postgres {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Leased::new(self))
+        Arc::new(LeaseDriver::new(self))
     }
 }
 
@@ -228,96 +335,33 @@ impl LeaseStore for Postgres {
         true
     }
 
-    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
-        let (say, via, asked) = (self.say.clone(), self.ear.via(), Arc::new(ask.clone()));
-        let told = self.told("acquire", &ask.lock);
-        // In boxes of their own, so that a call under way does not carry what they are made of.
-        let shortly = match self.ear.has_called(&ask.req) {
-            true if !short::fits_a_turn(ask) => Ok(None),
-            true => {
-                let via = wait_lease.is_some().then(|| via.clone());
-                Box::pin(self.confirm(&asked, via)).await
-            }
-            false => Box::pin(self.take(&asked, &via)).await,
-        };
-        if let Some(reply) = shortly.map_err(&told)? {
-            self.quiet.hear(&ask.lock, &reply);
-            return answer::acquired(reply).map_err(told);
-        }
-        let again = self.ear.repeats(ask.req);
-        let call = call_telling!(
-            self.lane(),
-            again,
-            [say, via, asked],
-            conn,
-            moves::acquire(conn, &say, &asked, wait_lease, &via)
-        );
-        let reply = call.await.inspect_err(|_| self.quiet.stir(&ask.lock)).map_err(&told)?;
-        self.quiet.hear(&ask.lock, &reply);
-        answer::acquired(reply).map_err(told)
-    }
-
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        let mut pulses = vec![Pulse::Unknown; waiting.len()];
-        for places in batches(waiting, |(key, _)| &key.lock) {
-            let batch: Arc<[_]> = places.iter().map(|i| waiting[*i].clone()).collect();
-            let (say, via) = (self.say.clone(), self.ear.via());
-            let call = call!(
-                self.lane(),
-                [say, via, batch],
-                conn,
-                moves::heartbeat(conn, &say, &batch, &via)
-            );
-            let replies: Vec<Reply> =
-                call.await.map_err(|e| e.during("heartbeat").store(&self.site))?;
-            for (i, reply) in places.into_iter().zip(replies) {
-                pulses[i] = answer::pulsed(reply)?;
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
+        let mut replies = Replies::with_capacity(moves.len());
+        for run in Run::split(moves) {
+            match run {
+                Run::Acquire(ask, wait) => replies.push(self.acquire(class, ask, wait).await),
+                Run::Heartbeat(waiting) => replies.extend(self.heartbeat(class, &waiting).await),
+                Run::Renew(due) => replies.extend(self.renew(class, &due).await),
+                Run::Release(key) => replies.push(self.release(class, &key).await),
+                Run::Cancel(key) => replies.push(self.cancel(class, &key).await),
             }
         }
-        Ok(pulses)
+        replies
     }
 
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        let mut renewals = Vec::with_capacity(due.len());
-        for batch in due.chunks(BATCH) {
-            let replies = match self.renew_at_once(batch).await {
-                Ok(replies) => replies.into_iter().map(Ok).collect(),
-                // One row that somebody keeps locked: the others of the batch are not to expire.
-                Err(e) if is_kept(&e) && batch.len() > 1 => self.renew_each(batch).await,
-                Err(e) => vec![Err(e); batch.len()],
-            };
-            let told = |(reply, d): (Result<_, Error>, &Due)| {
-                answer::renewed(reply.map_err(self.told("renew", &d.key.lock)))
-            };
-            renewals.extend(replies.into_iter().zip(batch).map(told));
+    /// The rest in boxes: an acquire that waits for a connection should not carry room for it.
+    async fn play_one(&self, class: Class, one: Move) -> Result<Reply, Error> {
+        match one {
+            Move::Acquire(ask, wait) => self.acquire(class, ask, wait).await,
+            Move::Release(key) => Box::pin(self.release(class, &key)).await,
+            other => only(Box::pin(self.play(class, vec![other])).await),
         }
-        renewals
-    }
-
-    /// The requeued request joins by its own acquire.
-    async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
-        if self.give(key).await.map_err(self.told("release", &key.lock))? {
-            return Ok(Released::Released);
-        }
-        let (say, mine) = (self.say.clone(), key.clone());
-        let call = call!(self.lane(), [say, mine], conn, moves::release(conn, &say, &mine));
-        let (reply, promoted) = call.await.map_err(self.told("release", &key.lock))?;
-        if promoted {
-            self.look_after(key);
-        }
-        answer::released(reply).map_err(self.told("release", &key.lock))
-    }
-
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        let (say, mine) = (self.say.clone(), key.clone());
-        self.quiet.stir(&key.lock);
-        let call = call!(self.lane(), [say, mine], conn, moves::cancel(conn, &say, &mine));
-        call.await.map(drop).map_err(self.told("cancel", &key.lock))
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
         let (say, query) = (self.say.clone(), query.clone());
-        let call = call!(self.lane(), [say, query], conn, look::inspect(conn, &say, &query));
+        let call =
+            call!(self.front.first(), [say, query], conn, inspect::inspect(conn, &say, &query));
         call.await.map_err(|e| e.during("inspect").store(&self.site))
     }
 
@@ -330,13 +374,18 @@ impl LeaseStore for Postgres {
         self.quiet.stir(lock);
         let (say, name) = (self.say.clone(), lock.clone());
         // Without a token it means whoever holds the lock, and that may be another one the next time.
-        let call =
-            call_once!(self.lane(), [say, name], conn, moves::force(conn, &say, &name, token, how));
-        call.await.and_then(answer::forced).map_err(self.told("force", lock))
+        let call = call_once!(
+            self.front.first(),
+            [say, name],
+            conn,
+            moves::force(conn, &say, &name, token, how)
+        );
+        let forced = call.await.and_then(Reply::forced);
+        forced.map_err(|e| e.during("force").lock(lock).store(&self.site))
     }
 
-    fn listen(&self, ears: Ears) {
-        self.ear.listen(ears);
+    fn listen(&self, sink: EventSink) {
+        self.ear.listen(sink);
     }
 
     async fn close(&self) {

@@ -9,9 +9,9 @@ use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_postgres::{Algorithm, PostgresOptions, capability, open};
 use distlock_testkit::servers::{Postgres, Server};
-use distlock_testkit::{Made, Road, Site, Suite, suite};
+use distlock_testkit::{Made, ProxiedRoute, StoreUnderTest, Suite, suite};
 
-fn server(site: &Site) -> &Server {
+fn server(site: &StoreUnderTest) -> &Server {
     site.kept::<Arc<Server>>().expect("its server")
 }
 
@@ -39,6 +39,8 @@ suite!(
         let sql = format!("DELETE FROM {schema}.state WHERE name = '{}'", lock.name);
         Postgres::sql(server(site), &sql).await.expect("the row goes");
     }))
-    .road(|site| Box::pin(async move { Road::past(site.url(), &[server(site).addr()]).await }))
+    .road(|site| Box::pin(
+        async move { ProxiedRoute::past(site.url(), &[server(site).addr()]).await }
+    ))
     .reads_first()
 );

@@ -11,8 +11,8 @@ use redis::{
     RedisConnectionInfo, TlsCertificates,
 };
 
+use crate::errors;
 use crate::options::Tls;
-use crate::trouble;
 
 /// The port when none is named.
 const PORT: u16 = 6379;
@@ -104,7 +104,7 @@ impl Entry {
             Some(tls) => info(addr).and_then(|info| Client::build_with_tls(info, tls.clone())),
             None => info(addr).and_then(Client::open),
         };
-        client.map_err(|e| trouble::opening(&e, address))
+        client.map_err(|e| errors::opening(&e, address))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::call::Call;
 use crate::keys::PREFIX;
 use crate::link::Link;
 use crate::node::{Node, Shared};
-use crate::place::Place;
+use crate::primary::PrimaryAddress;
 use crate::wire::{Fault, Wire};
 
 const SLOTS: u16 = 16384;
@@ -204,7 +204,13 @@ impl Cluster {
             let via = format!("{PREFIX}s:{}:{n}", self.session);
             let (weak, at) = (Arc::downgrade(self), address.clone());
             let marker = Box::new(move || weak.upgrade()?.marker(&at));
-            Node::new(self.shared.clone(), Place::Fixed(address.clone()), via, marker, true)
+            Node::new(
+                self.shared.clone(),
+                PrimaryAddress::Fixed(address.clone()),
+                via,
+                marker,
+                true,
+            )
         };
         self.map_mut().nodes.entry(address.clone()).or_insert_with(make).clone()
     }

@@ -2,11 +2,12 @@
 
 mod address;
 mod call;
+mod capability;
 mod cluster;
+mod combiner;
 #[cfg(test)]
 mod differential;
-mod epoch;
-mod facts;
+mod errors;
 mod keys;
 mod link;
 mod listing;
@@ -14,22 +15,22 @@ mod moves;
 mod node;
 mod open;
 mod options;
-mod place;
 mod plain;
-mod promises;
+mod primary;
+mod quarantine;
 mod recipe;
 mod redlock;
 mod replicas;
 mod router;
 mod scan;
 mod scripts;
+mod server_info;
 mod store;
-mod trouble;
 mod wire;
 
+pub use capability::{Kind, capability};
 pub use open::{SCHEMES, open};
 pub use options::{Algorithm, RedisOptions};
 pub use plain::Plain;
-pub use promises::{Kind, capability};
 pub use redlock::redlock_capability;
 pub use store::Redis;

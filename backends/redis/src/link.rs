@@ -8,12 +8,13 @@ use distlock_core::{Clock, Error};
 use tokio::sync::Semaphore;
 
 use crate::address::{Address, Entry};
-use crate::epoch::{self, Agreed, Quarantine};
-use crate::facts::{Facts, SECTIONS};
+use crate::combiner::Combiner;
 use crate::moves::Counted;
 use crate::node::LEFT;
 use crate::options::RedisOptions;
+use crate::quarantine::{self, Agreed, Quarantine};
 use crate::replicas::Asked;
+use crate::server_info::{Facts, SECTIONS};
 use crate::wire::{Fault, Hears, Wire};
 
 const ROOM: usize = 128;
@@ -49,6 +50,9 @@ pub(crate) struct Link {
     /// How many may ask for locks at once: a call under way is larger than a waiter, and ten
     /// thousand who begin to wait together should not cost ten thousand of them.
     pub(crate) room: Semaphore,
+    /// Acquires and releases of many tasks in few calls; not in a cluster.
+    pub(crate) acquires: Combiner,
+    pub(crate) releases: Combiner,
     /// What its replicas were last asked.
     pub(crate) asked: Asked,
     /// Another one for each connection.
@@ -101,6 +105,8 @@ impl Link {
             via,
             counted,
             room,
+            acquires: Combiner::default(),
+            releases: Combiner::default(),
             asked,
             number,
             agreed,
@@ -162,16 +168,18 @@ async fn judge(
     clock: &Clock,
 ) -> Result<Option<Quarantine>, Error> {
     let max_ttl = options.max_ttl;
-    let unmarked = || epoch::unmarked(facts, max_ttl + slack, clock);
+    let unmarked = || quarantine::unmarked(facts, max_ttl + slack, clock);
     let quarantine = match marker {
         None => unmarked(),
-        Some(marker) => match wire.run(&epoch::ask(marker, facts, max_ttl, slack), false).await {
-            Ok(answer) => epoch::read(answer, marker, facts, max_ttl, clock)?,
-            Err(fault) if matches!(fault.code(), "MOVED" | "ASK" | "TRYAGAIN") => unmarked(),
-            // Connecting without the marker: no script that grants runs there either.
-            Err(fault) if !options.quarantine && refuses_writes(&fault) => unmarked(),
-            Err(fault) => return Err(fault.told()),
-        },
+        Some(marker) => {
+            match wire.run(&quarantine::ask(marker, facts, max_ttl, slack), false).await {
+                Ok(answer) => quarantine::read(answer, marker, facts, max_ttl, clock)?,
+                Err(fault) if matches!(fault.code(), "MOVED" | "ASK" | "TRYAGAIN") => unmarked(),
+                // Connecting without the marker: no script that grants runs there either.
+                Err(fault) if !options.quarantine && refuses_writes(&fault) => unmarked(),
+                Err(fault) => return Err(fault.told()),
+            }
+        }
     };
     // Without a quarantine too all agree on the longest TTL: the others' quarantine counts on it.
     Ok(Some(quarantine).filter(|_| options.quarantine))

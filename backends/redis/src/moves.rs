@@ -7,12 +7,12 @@ mod record;
 
 use std::time::Duration;
 
-use distlock_core::seam::{Ask, Force};
+use distlock_core::backend::{Ask, Force};
 use distlock_core::{ReqId, Token};
 
 use crate::call::{Call, Script};
-use crate::epoch::Agreed;
 use crate::keys::Keys;
+use crate::quarantine::Agreed;
 use crate::scripts::SCRIPTS;
 
 use encode::{claim, micros, number};
@@ -66,6 +66,28 @@ pub(crate) fn acquire(
     let mut args = vec![ask.req.as_bytes().to_vec(), claim(ask, via), wait, flag(counted)];
     args.extend(agreed.args());
     call(&SCRIPTS.acquire, &[keys], args)
+}
+
+/// The fast path of [`acquire`] for many locks, each for a single token.
+pub(crate) fn acquire_many<'a>(
+    asks: impl Iterator<Item = (&'a Keys, &'a Ask)>,
+    via: &str,
+    agreed: &Agreed,
+) -> Call {
+    let (mut keys, mut args) = (Vec::new(), agreed.args().to_vec());
+    for (lock, ask) in asks {
+        keys.push(lock.lock.as_bytes().to_vec());
+        args.extend([ask.req.as_bytes().to_vec(), claim(ask, via)]);
+    }
+    Call { script: &SCRIPTS.acquire_many, keys, args }
+}
+
+/// The fast path of [`release`] for many locks.
+pub(crate) fn release_many<'a>(holds: impl Iterator<Item = (&'a Keys, &'a ReqId)>) -> Call {
+    let of =
+        |(lock, req): (&Keys, &ReqId)| (lock.lock.as_bytes().to_vec(), req.as_bytes().to_vec());
+    let (keys, args) = holds.map(of).unzip();
+    Call { script: &SCRIPTS.release_many, keys, args }
 }
 
 /// Says that waiters are alive and reachable through `via`. Those of one lock should stand

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use distlock_core::lease::{Ears, Wake};
+use distlock_core::lease::{EventSink, Wake};
 use distlock_core::{BootInstant, Clock, Error, Kind, engine};
 use tokio::sync::{Notify, oneshot};
 
 use crate::address::{Address, Entry};
 use crate::link::{Link, Terms};
 use crate::options::RedisOptions;
-use crate::place::{Place, Watched};
+use crate::primary::{PrimaryAddress, Watched};
 use crate::wire::{Fault, Hears};
 
 /// How long to wait before connecting again, at first and at most.
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     pub(crate) entry: Entry,
     pub(crate) options: RedisOptions,
     pub(crate) clock: Clock,
-    pub(crate) ears: OnceLock<Ears>,
+    pub(crate) sink: OnceLock<EventSink>,
     /// Reads what servers tell unasked.
     pub(crate) reads: fn(&[u8]) -> Option<Wake>,
     pub(crate) closed: AtomicBool,
@@ -44,8 +44,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     fn hear(&self, wake: Wake) {
-        if let Some(ears) = self.ears.get() {
-            ears(wake);
+        if let Some(sink) = self.sink.get() {
+            sink(wake);
         }
     }
 }
@@ -53,7 +53,7 @@ impl Shared {
 /// One server.
 pub(crate) struct Node {
     pub(crate) shared: Arc<Shared>,
-    place: Place,
+    place: PrimaryAddress,
     via: String,
     /// The key of the quarantine's marker: in a cluster it depends on the slots.
     marker: Box<dyn Fn() -> Option<String> + Send + Sync>,
@@ -72,7 +72,7 @@ type Failed = Option<(BootInstant, Error)>;
 impl Node {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        place: Place,
+        place: PrimaryAddress,
         via: String,
         marker: Box<dyn Fn() -> Option<String> + Send + Sync>,
         cluster: bool,
@@ -171,7 +171,7 @@ impl Node {
         let mut address = self.place.find(clock, options.timeout).await?;
         for _ in 0..MOVES {
             let link = self.enter(&address).await?;
-            let Place::Watched(_) = self.place else { return Ok(link) };
+            let PrimaryAddress::Watched(_) = self.place else { return Ok(link) };
             // A primary that died and came back is taken for one until the sentinels have told it.
             // It may have come back after they were asked, so they are asked again.
             let now = self.place.find(clock, options.timeout).await?;
@@ -193,7 +193,7 @@ impl Node {
             via: &self.via,
             marker: marker.as_deref(),
             cluster: self.cluster,
-            watched: matches!(self.place, Place::Watched(_)),
+            watched: matches!(self.place, PrimaryAddress::Watched(_)),
             hears: self.hears(),
         };
         Link::open(address, terms).await.map(Arc::new)
@@ -247,8 +247,8 @@ impl Node {
         let (weak, clock) = (Arc::downgrade(self), self.shared.clock.clone());
         let pace = (self.shared.options.max_ttl / 2).max(LOOK.0);
         let pace = match &self.place {
-            Place::Fixed(_) => pace,
-            Place::Watched(watched) => {
+            PrimaryAddress::Fixed(_) => pace,
+            PrimaryAddress::Watched(watched) => {
                 engine::spawn(attend(weak.clone(), watched.clone(), clock.clone()));
                 pace.min(LOOK.1)
             }

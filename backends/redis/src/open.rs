@@ -4,20 +4,20 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
+use distlock_core::backend::Backend;
 use distlock_core::lease::Wake;
-use distlock_core::seam::Backend;
 use distlock_core::url::{Secret, StoreUrl};
 use distlock_core::{Clock, Error, Kind as Trouble, ReqId, Store};
 
 use crate::address::{Address, Entry};
+use crate::capability::Kind;
 use crate::cluster::Cluster;
-use crate::epoch;
 use crate::keys::PREFIX;
 use crate::node::{Node, Shared};
 use crate::options::{Algorithm, RedisOptions};
-use crate::place::{Place, Watched};
 use crate::plain::Plain;
-use crate::promises::Kind;
+use crate::primary::{PrimaryAddress, Watched};
+use crate::quarantine;
 use crate::redlock;
 use crate::router::Router;
 use crate::store::Redis;
@@ -144,7 +144,7 @@ impl Target {
             entry: self.entry.clone(),
             options: self.options.clone(),
             clock: Clock::system(),
-            ears: OnceLock::new(),
+            sink: OnceLock::new(),
             reads,
             closed: AtomicBool::new(false),
         });
@@ -155,14 +155,14 @@ impl Target {
             }
             Kind::Single | Kind::Sentinel => {
                 let via = format!("{PREFIX}s:{session}");
-                let marker = Box::new(|| Some(epoch::marker()));
+                let marker = Box::new(|| Some(quarantine::marker()));
                 Router::One(Node::new(shared.clone(), self.place(), via, marker, false))
             }
         };
         (shared, router)
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> PrimaryAddress {
         match self.kind {
             Kind::Sentinel => {
                 let entry = Entry {
@@ -172,9 +172,9 @@ impl Target {
                     ..self.entry.clone()
                 };
                 let watched = Watched::new(self.name.clone(), self.hosts.clone(), entry);
-                Place::Watched(Arc::new(watched))
+                PrimaryAddress::Watched(Arc::new(watched))
             }
-            _ => Place::Fixed(self.hosts[0].clone()),
+            _ => PrimaryAddress::Fixed(self.hosts[0].clone()),
         }
     }
 }

@@ -12,29 +12,28 @@
 //! There is no line: whoever asks at the right moment enters. After a restart or failover the
 //! quarantine keeps *us* from granting; foreign clients know nothing of it.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Backend, Due, Event, Force, Forced, Key};
 use distlock_core::capability::Capability;
 use distlock_core::info::Query;
-use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal, Wake};
-use distlock_core::leased::Leased;
-use distlock_core::seam::{Ask, Backend, Due, Event, Force, Forced, Key, Released};
-use distlock_core::state::Pulse;
-use distlock_core::{
-    Clock, Error, FullName, Kind, LockInfo, ReqId, Standing, Store, Token, TokenRange, Why,
-};
+use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies, Run, Wake};
+use distlock_core::lease_driver::LeaseDriver;
+use distlock_core::state::{End, Left, Pulse, Reply};
+use distlock_core::{Clock, Error, FullName, Kind, LockInfo, LossReason, ReqId, Store, Token};
 use redis::Value;
 
 use crate::call::{Call, Script};
+use crate::capability::capability;
 use crate::keys::{Keys, PREFIX};
 use crate::link::Link;
 use crate::listing::Listing;
 use crate::node::Shared;
 use crate::open::Target;
-use crate::promises::capability;
 use crate::recipe::{self, holder, left, text, token, view};
 use crate::replicas;
 use crate::router::Router;
@@ -83,11 +82,65 @@ impl Plain {
         Ok(store)
     }
 
-    fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
-        move |e| e.during(what).lock(lock).store(&self.site)
+    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Reply, Error> {
+        let keys = keys(&ask.lock)?;
+        let link = self.router.link(&Keys::of(&ask.lock)).await?;
+        if let Some((left, why)) = link.quarantined(&self.shared.clock) {
+            return Err(Error::not_yet(left, why));
+        }
+        let args = vec![
+            value_of(ask.req),
+            millis(ask.ttl),
+            ask.owner.as_str().into(),
+            ask.label.as_str().into(),
+            ask.min_hold.as_micros().to_string().into_bytes(),
+            link.via.clone().into_bytes(),
+            if wait_lease.is_some() { b"1".to_vec() } else { b"0".to_vec() },
+        ];
+        let clock = &self.shared.clock;
+        let make = |link: &Link| {
+            let make = || {
+                let mut args = args.clone();
+                args.extend(link.agreed.args());
+                Call { script: &ACQUIRE, keys: keys.clone(), args }
+            };
+            link.quarantined(clock).is_none().then(make)
+        };
+        let (value, link) = self.router.play_if(&Keys::of(&ask.lock), make).await?;
+        let Some(value) = value else {
+            let (left, why) = link.quarantined(clock).unwrap_or_default();
+            return Err(Error::not_yet(left, why));
+        };
+        let words = words(value)?;
+        let odd = || odd(&Value::Array(words.clone()));
+        match (text(words.first()), words.get(1..).unwrap_or_default()) {
+            (Some("G"), rest) => {
+                let token = token(rest.first()).ok_or_else(odd)?;
+                let remaining = left(rest.get(1)).ok_or_else(odd)?;
+                replicas::wait(&link, &self.shared, remaining).await?;
+                let block = NonZeroU32::MIN;
+                Ok(Reply::Granted { token, block, remaining, waiters: 0, floor: token })
+            }
+            (Some("B"), rest) => {
+                let left = left(rest.first());
+                let holder = holder(rest.get(1..).unwrap_or_default(), left);
+                Ok(Reply::Busy { ahead: 0, why: Left { holder, left } })
+            }
+            (Some("S"), _) => Ok(Reply::Tombstoned(End::Cancelled)),
+            _ => Err(odd()),
+        }
     }
 
-    async fn play(&self, script: &'static Script, lock: &FullName, args: Vec<Vec<u8>>) -> Played {
+    async fn release(&self, key: &Key) -> Result<Reply, Error> {
+        let words = self.give(key, b"r").await?;
+        match text(words.first()) {
+            Some("R") => Ok(Reply::Released),
+            Some("L") => Ok(Reply::Lost(LossReason::Gone)),
+            _ => Err(odd(&Value::Array(words))),
+        }
+    }
+
+    async fn call(&self, script: &'static Script, lock: &FullName, args: Vec<Vec<u8>>) -> Played {
         let keys = keys(lock)?;
         let make = |_: &_| Call { script, keys: keys.clone(), args: args.clone() };
         let (value, _) = self.router.play(&Keys::of(lock), make).await?;
@@ -153,7 +206,7 @@ fn reads(message: &[u8]) -> Option<Wake> {
         b't' => Some(Wake::Turn(req)),
         b'x' => {
             let lock = Keys::lock_of(text.get(33..)?.strip_suffix(INFO)?.as_bytes())?;
-            Some(Wake::Event(Event::Lost(Key { lock, req }, Why::Revoked)))
+            Some(Wake::Event(Event::Lost(Key { lock, req }, LossReason::Revoked)))
         }
         _ => None,
     }
@@ -161,7 +214,7 @@ fn reads(message: &[u8]) -> Option<Wake> {
 
 impl Store for Plain {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Leased::new(self))
+        Arc::new(LeaseDriver::new(self))
     }
 }
 
@@ -182,82 +235,27 @@ impl LeaseStore for Plain {
         true
     }
 
-    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
-        let told = self.told("acquire", &ask.lock);
-        let keys = keys(&ask.lock).map_err(&told)?;
-        let link = self.router.link(&Keys::of(&ask.lock)).await.map_err(&told)?;
-        if let Some((left, why)) = link.quarantined(&self.shared.clock) {
-            return Ok(Answer::NotYet { left, why });
-        }
-        let args = vec![
-            value_of(ask.req),
-            millis(ask.ttl),
-            ask.owner.as_str().into(),
-            ask.label.as_str().into(),
-            ask.min_hold.as_micros().to_string().into_bytes(),
-            link.via.clone().into_bytes(),
-            if wait_lease.is_some() { b"1".to_vec() } else { b"0".to_vec() },
-        ];
-        let clock = &self.shared.clock;
-        let make = |link: &Link| {
-            let make = || {
-                let mut args = args.clone();
-                args.extend(link.agreed.args());
-                Call { script: &ACQUIRE, keys: keys.clone(), args }
-            };
-            link.quarantined(clock).is_none().then(make)
-        };
-        let played = self.router.play_if(&Keys::of(&ask.lock), make).await;
-        let (value, link) = played.map_err(&told)?;
-        let Some(value) = value else {
-            let (left, why) = link.quarantined(clock).unwrap_or_default();
-            return Ok(Answer::NotYet { left, why });
-        };
-        let words = words(value).map_err(&told)?;
-        match (text(words.first()), words.get(1..).unwrap_or_default()) {
-            (Some("G"), rest) => {
-                let odd = || told(odd(&Value::Array(words.clone())));
-                let (token, left) =
-                    (token(rest.first()).ok_or_else(odd)?, left(rest.get(1)).ok_or_else(odd)?);
-                replicas::wait(&link, &self.shared, left).await.map_err(&told)?;
-                Ok(Answer::Granted { tokens: TokenRange::one(token), left, waiters: 0 })
+    async fn play(&self, _: Class, moves: Vec<Move>) -> Replies {
+        let mut replies = Replies::new();
+        for run in Run::split(moves) {
+            match run {
+                Run::Acquire(ask, wait) => replies.push(self.acquire(&ask, wait).await),
+                // Nobody stands in a queue here.
+                Run::Heartbeat(beats) => {
+                    replies.extend(beats.iter().map(|_| Ok(Reply::Pulse(Pulse::Unknown))));
+                }
+                Run::Renew(due) => {
+                    for batch in due.chunks(BATCH) {
+                        replies.extend(self.renew(batch).await);
+                    }
+                }
+                Run::Release(key) => replies.push(self.release(&key).await),
+                Run::Cancel(key) => {
+                    replies.push(self.give(&key, b"c").await.map(|_| Reply::Cancelled));
+                }
             }
-            (Some("B"), rest) => {
-                let left = left(rest.first());
-                let holder = holder(rest.get(1..).unwrap_or_default(), left);
-                Ok(Answer::Busy(Standing { holder, ahead: None, left, note: None }))
-            }
-            (Some("S"), _) => Ok(Answer::Spent),
-            _ => Err(told(odd(&Value::Array(words.clone())))),
         }
-    }
-
-    /// Nobody stands in a line here, so nobody beats.
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        Ok(waiting.iter().map(|_| Pulse::Unknown).collect())
-    }
-
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        let mut renewals = Vec::with_capacity(due.len());
-        for batch in due.chunks(BATCH) {
-            renewals.extend(self.renew_some(batch).await);
-        }
-        renewals
-    }
-
-    async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
-        let told = self.told("release", &key.lock);
-        let words = self.give(key, b"r").await.map_err(&told)?;
-        match text(words.first()) {
-            Some("R") => Ok(Released::Released),
-            Some("L") => Ok(Released::WasLost),
-            _ => Err(told(odd(&Value::Array(words)))),
-        }
-    }
-
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        let played = self.give(key, b"c").await;
-        played.map(drop).map_err(self.told("cancel", &key.lock))
+        replies
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -297,12 +295,12 @@ impl LeaseStore for Plain {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        let told = self.told("force", lock);
+        let told = |e: Error| e.during("force").lock(lock).store(&self.site);
         let how = if how == Force::Now { b"n".to_vec() } else { b"r".to_vec() };
         let token = token.map(|t| t.get().to_string()).unwrap_or_default();
         let words = {
             let args = vec![token.into_bytes(), how, millis(self.shared.options.max_ttl)];
-            self.play(&FORCE, lock, args).await.map_err(&told)?
+            self.call(&FORCE, lock, args).await.map_err(&told)?
         };
         match text(words.first()) {
             Some("F") => Ok(Forced::Done),
@@ -311,8 +309,8 @@ impl LeaseStore for Plain {
         }
     }
 
-    fn listen(&self, ears: Ears) {
-        let _ = self.shared.ears.set(ears);
+    fn listen(&self, sink: EventSink) {
+        let _ = self.shared.sink.set(sink);
     }
 
     async fn close(&self) {
@@ -322,7 +320,7 @@ impl LeaseStore for Plain {
 }
 
 impl Plain {
-    async fn renew_some(&self, due: &[Due]) -> Vec<Renewal> {
+    async fn renew(&self, due: &[Due]) -> Replies {
         let Some(first) = due.first() else { return Vec::new() };
         let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
         let play = async {
@@ -346,14 +344,11 @@ impl Plain {
             Ok(answers) => answers
                 .iter()
                 .map(|answer| match left(Some(answer)) {
-                    Some(left) => Renewal::Held { left, waiters: 0 },
-                    None => Renewal::Lost(Why::Gone),
+                    Some(remaining) => Ok(Reply::Renewed { remaining, waiters: 0 }),
+                    None => Ok(Reply::Lost(LossReason::Gone)),
                 })
                 .collect(),
-            Err(e) => due
-                .iter()
-                .map(|d| Renewal::Unknown(self.told("renew", &d.key.lock)(e.clone())))
-                .collect(),
+            Err(e) => vec![Err(e); due.len()],
         }
     }
 }

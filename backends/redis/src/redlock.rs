@@ -10,7 +10,7 @@
 //! 5. Waiters stand in every node's line under one ticket, so that all nodes agree on who is next.
 //! 6. A node that may have forgotten something grants nothing until all of it has run out.
 
-mod answers;
+mod capability;
 #[cfg(test)]
 mod differential;
 mod message;
@@ -19,10 +19,10 @@ mod names;
 mod node;
 mod open;
 mod plain;
-mod promises;
 mod record;
+mod replies;
 mod scripts;
 mod server;
 
+pub use capability::redlock_capability;
 pub(crate) use open::{SCHEMES, open};
-pub use promises::redlock_capability;

@@ -8,10 +8,11 @@ use redis::Value;
 
 use crate::call::Call;
 use crate::cluster::{Cluster, slot};
+use crate::errors;
 use crate::keys::Keys;
 use crate::link::Link;
 use crate::node::Node;
-use crate::trouble;
+use crate::wire::Fault;
 
 /// The least time for a call on which leases depend: with a short TTL a quarter of it is less than a
 /// first call takes, which may have to connect and to send a script's text.
@@ -65,6 +66,22 @@ impl Router {
         }
     }
 
+    /// The connection on which moves of many tasks can go together, if there is one just now: in a
+    /// cluster locks of one server are in many slots, which no script may mix.
+    pub(crate) fn combines(&self) -> Option<Arc<Link>> {
+        match self {
+            Self::One(node) => node.current(),
+            Self::Many(_) => None,
+        }
+    }
+
+    /// Takes note of a connection that failed.
+    pub(crate) fn judge(&self, link: &Link, fault: &Fault) {
+        if let Self::One(node) = self {
+            node.judge(link, fault);
+        }
+    }
+
     /// A call on whose answer leases depend: bounded by them and not by the patience of one call.
     /// A connection on which nothing was heard meanwhile is given up, so that the next try does
     /// not wait for the same silence.
@@ -92,7 +109,7 @@ impl Router {
         if let Some(node) = node {
             node.suspect(sent, within);
         }
-        trouble::silent(within)
+        errors::silent(within)
     }
 
     /// The connection to where a lock is kept.

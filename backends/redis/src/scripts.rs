@@ -8,7 +8,6 @@
 use std::sync::LazyLock;
 
 use distlock_core::state::Rules;
-use distlock_core::teeth::{self, Bug};
 
 use crate::call::Script;
 
@@ -90,14 +89,6 @@ fn fill(text: &str, source: Source) -> String {
     out
 }
 
-/// A seeded bug of the fault lab, in the text of a script.
-fn bitten(text: String) -> String {
-    match teeth::bites(Bug::NoTombstone) {
-        true => text.replace("  spend(req, 1, now)\n", ""),
-        false => text,
-    }
-}
-
 impl Source {
     /// The line that reads it, in microseconds since 1970.
     pub(crate) const fn line(self) -> &'static str {
@@ -112,9 +103,11 @@ impl Source {
 /// The scripts of all moves.
 pub(crate) struct Scripts {
     pub(crate) acquire: Script,
+    pub(crate) acquire_many: Script,
     pub(crate) heartbeat: Script,
     pub(crate) renew: Script,
     pub(crate) release: Script,
+    pub(crate) release_many: Script,
     pub(crate) cancel: Script,
     pub(crate) force: Script,
     pub(crate) inspect: Script,
@@ -142,7 +135,7 @@ impl Scripts {
     /// Puts the scripts together.
     pub(crate) fn new(source: Source) -> Self {
         let script = |name, flags: &str, parts: &[&str]| {
-            Script::new(name, flags.to_owned() + &fill(&bitten(parts.concat()), source))
+            Script::new(name, flags.to_owned() + &fill(&parts.concat(), source))
         };
         Self {
             acquire: script(
@@ -162,6 +155,8 @@ impl Scripts {
                 ),
             )
             .fewer(&[LINE, RECORD]),
+            acquire_many: script("acquire_many", GROWS, text!("acquire.many")),
+            release_many: script("release_many", FREES, text!("release.many")),
             heartbeat: script(
                 "heartbeat",
                 FREES,
@@ -255,8 +250,9 @@ mod tests {
     #[test]
     fn what_runs_in_production_knows_no_clock_but_the_servers() {
         let s = &*SCRIPTS;
+        let some = [&s.acquire_many, &s.release_many, &s.heartbeat, &s.renew];
         for script in
-            [&s.acquire, &s.heartbeat, &s.renew, &s.release, &s.cancel, &s.force, &s.inspect]
+            some.into_iter().chain([&s.acquire, &s.release, &s.cancel, &s.force, &s.inspect])
         {
             assert!(!script.code.contains("dl:"), "{}", script.name);
             assert_eq!(script.code.matches("'TIME'").count(), 1, "{}", script.name);

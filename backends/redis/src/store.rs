@@ -7,36 +7,39 @@
 //!    is passed over, but keeps its place.
 //! 5. The woken waiter asks again, which confirms the promotion, and believes that answer.
 //! 6. After a restart or failover that may have lost locks nothing is granted until they have all
-//!    run out (see `epoch.rs`).
+//!    run out (see `quarantine.rs`).
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Backend, Due, Event, Force, Forced, Key};
 use distlock_core::capability::Capability;
+use distlock_core::contention::ContentionHint;
 use distlock_core::info::Query;
-use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal, Wake};
-use distlock_core::leased::Leased;
-use distlock_core::seam::{Ask, Backend, Due, Event, Force, Forced, Key, Released};
-use distlock_core::state::{Pulse, answer};
+use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies, Run, Wake, only};
+use distlock_core::lease_driver::LeaseDriver;
+use distlock_core::state::Reply;
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, FullName, LockInfo, ReqId, Store, Token, Why};
+use distlock_core::{Clock, Error, FullName, LockInfo, LossReason, ReqId, Store, Token};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
+use crate::capability::capability;
+use crate::combiner::{self, Combined, Item};
+use crate::errors;
 use crate::keys::Keys;
 use crate::link::Link;
 use crate::listing::Listing;
 use crate::moves::{self, BATCH, Message};
 use crate::node::Shared;
 use crate::open::Target;
-use crate::promises::capability;
 use crate::replicas;
 use crate::router::{LEAST, Router};
 use crate::scan;
-use crate::trouble;
 
 /// A lock, a request and a span: what a batch is made of.
 type Renewable = (Keys, ReqId, Duration);
@@ -48,6 +51,7 @@ pub struct Redis {
     shared: Arc<Shared>,
     router: Router,
     listing: Listing,
+    contention: ContentionHint,
 }
 
 impl Redis {
@@ -71,16 +75,70 @@ impl Redis {
             shared,
             router,
             listing: Listing::default(),
+            contention: ContentionHint::new(Clock::system()),
         };
         store.router.greet().await?;
         Ok(store)
     }
 
-    fn told<'a>(&'a self, what: &'static str, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
-        move |e| e.during(what).lock(lock).store(&self.site)
+    /// With others, if that makes sense and was enough.
+    async fn combined(
+        &self,
+        link: &Arc<Link>,
+        lock: &FullName,
+        item: Item,
+    ) -> Result<Option<u64>, Error> {
+        if self.contention.lately(lock) {
+            return Ok(None);
+        }
+        match combiner::combine(link, &self.shared.clock, Keys::of(lock), item).await {
+            Combined::Done(n) => Ok(Some(n)),
+            Combined::Alone => Ok(None),
+            Combined::Failed(fault) => {
+                self.router.judge(link, &fault);
+                Err(fault.told())
+            }
+        }
     }
 
-    async fn ask(&self, keys: Keys, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
+    async fn acquire(&self, ask: &Arc<Ask>, wait: Option<Duration>) -> Result<Reply, Error> {
+        let link = self.router.combines();
+        let alone = link.as_ref().and_then(|link| link.acquires.alone());
+        if let (None, Some(link), NonZeroU32::MIN) = (&alone, &link, ask.block) {
+            let item = Item::Acquire(ask.clone());
+            if let Some(token) = Box::pin(self.combined(link, &ask.lock, item)).await? {
+                let (token, remaining) = (Token::new(token)?, ask.ttl);
+                self.replicated(link, remaining).await?;
+                let (block, floor) = (NonZeroU32::MIN, token);
+                return Ok(Reply::Granted { token, block, remaining, waiters: 0, floor });
+            }
+        }
+        let reply = self.acquire_alone(ask, wait).await?;
+        match &reply {
+            Reply::Waiting { .. } | Reply::Busy { .. } => self.contention.note(&ask.lock),
+            reply => self.contention.hear(&ask.lock, reply),
+        }
+        Ok(reply)
+    }
+
+    async fn acquire_alone(&self, ask: &Ask, wait: Option<Duration>) -> Result<Reply, Error> {
+        let keys = Keys::of(&ask.lock);
+        loop {
+            let link = self.router.link(&keys).await?;
+            if let Some((left, why)) = link.quarantined(&self.shared.clock) {
+                return Err(Error::not_yet(left, why));
+            }
+            let _room = link.room.acquire().await;
+            // Ended while we waited for room: all who did look for another one together. Kept in
+            // here they would do so in turns, each turn as long as a connection may take.
+            if link.wire.is_over() {
+                continue;
+            }
+            return Box::pin(self.ask(keys, ask, wait)).await;
+        }
+    }
+
+    async fn ask(&self, keys: Keys, ask: &Ask, wait: Option<Duration>) -> Result<Reply, Error> {
         let clock = &self.shared.clock;
         let make = |link: &Link| {
             let make = || {
@@ -92,14 +150,58 @@ impl Redis {
         let (value, link) = self.router.play_if(&keys, make).await?;
         let Some(value) = value else {
             let (left, why) = link.quarantined(clock).unwrap_or_default();
-            return Ok(Answer::NotYet { left, why });
+            return Err(Error::not_yet(left, why));
         };
-        let answer = moves::acquired(&value, ask.ttl).and_then(answer::acquired)?;
-        if let Answer::Granted { left, .. } = &answer {
+        let reply = moves::acquired(&value, ask.ttl)?;
+        if let Reply::Granted { remaining, .. } = &reply {
             // An error says that the outcome is unknown, and whoever asked cancels.
-            self.replicated(&link, *left).await?;
+            self.replicated(&link, *remaining).await?;
         }
-        Ok(answer)
+        Ok(reply)
+    }
+
+    async fn heartbeat(&self, waiting: Vec<(Key, Duration)>) -> Replies {
+        let shortest = waiting.iter().map(|(_, wait)| *wait).min().unwrap_or_default();
+        let beats = waiting.iter().map(|(key, wait)| (Keys::of(&key.lock), key.req, *wait));
+        let play = |batch: Vec<Renewable>| async move {
+            let make = |link: &Link| moves::heartbeat(&batch, &link.via, &link.counted);
+            let (value, _) = self.router.play(&batch[0].0, make).await?;
+            moves::pulses(&value, batch.len())
+        };
+        self.batched(beats.collect(), |beat| &beat.0, shortest / 4, play).await
+    }
+
+    async fn renew(&self, due: Vec<Due>) -> Replies {
+        let all = due.iter().map(|d| (Keys::of(&d.key.lock), d.key.req, d.ttl));
+        let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
+        let play = |batch: Vec<Renewable>| async move {
+            let make = |link: &Link| moves::renew(&batch, &link.counted, &link.agreed);
+            let (value, link) = self.router.play(&batch[0].0, make).await?;
+            self.replicated(&link, shortest).await?;
+            moves::renewals(&value, batch.len())
+        };
+        self.batched(all.collect(), |due| &due.0, shortest / 4, play).await
+    }
+
+    async fn release(&self, key: &Key) -> Result<Reply, Error> {
+        let link = self.router.combines();
+        let alone = link.as_ref().and_then(|link| link.releases.alone());
+        if let (None, Some(link)) = (&alone, &link)
+            && Box::pin(self.combined(link, &key.lock, Item::Release(key.req))).await?.is_some()
+        {
+            return Ok(Reply::Released);
+        }
+        let keys = Keys::of(&key.lock);
+        let make = |link: &Link| moves::release(&keys, &key.req, &link.counted);
+        let (value, _) = self.router.play(&keys, make).await?;
+        moves::released(&value)
+    }
+
+    async fn cancel(&self, key: &Key) -> Result<Reply, Error> {
+        let keys = Keys::of(&key.lock);
+        let make = |link: &Link| moves::cancel(&keys, &key.req, &link.counted);
+        let (value, _) = self.router.play(&keys, make).await?;
+        moves::cancelled(&value)
     }
 
     /// Waits for the replicas that were asked for.
@@ -182,7 +284,7 @@ impl Redis {
         let told = |answer: Option<_>| match (answer, &late) {
             (Some(answer), _) => answer,
             (None, Some(late)) => Err(late.clone()),
-            (None, None) => Err(trouble::silent(within)),
+            (None, None) => Err(errors::silent(within)),
         };
         places.into_iter().zip(answers.into_iter().map(told)).collect()
     }
@@ -202,13 +304,13 @@ fn reads(message: &[u8]) -> Option<Wake> {
     Some(match kind {
         moves::Kind::Turn => Wake::Turn(key.req),
         moves::Kind::Contended => Wake::Event(Event::Contended(key)),
-        moves::Kind::Revoked => Wake::Event(Event::Lost(key, Why::Revoked)),
+        moves::Kind::Revoked => Wake::Event(Event::Lost(key, LossReason::Revoked)),
     })
 }
 
 impl Store for Redis {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Leased::new(self))
+        Arc::new(LeaseDriver::new(self))
     }
 }
 
@@ -233,82 +335,29 @@ impl LeaseStore for Redis {
         self.router.shard(&Keys::of(lock))
     }
 
-    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
-        let keys = Keys::of(&ask.lock);
-        let told = self.told("acquire", &ask.lock);
-        loop {
-            let link = self.router.link(&keys).await.map_err(&told)?;
-            if let Some((left, why)) = link.quarantined(&self.shared.clock) {
-                return Ok(Answer::NotYet { left, why });
-            }
-            let _room = link.room.acquire().await;
-            // Ended while we waited for room: all who did look for another one together. Kept in
-            // here they would do so in turns, each turn as long as a connection may take.
-            if link.wire.is_over() {
-                continue;
-            }
-            return Box::pin(self.ask(keys, ask, wait_lease)).await.map_err(told);
-        }
-    }
-
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        // Those of one lock together: the server then opens its record once.
-        let mut order: Vec<usize> = (0..waiting.len()).collect();
-        order.sort_by(|a, b| waiting[*a].0.lock.cmp(&waiting[*b].0.lock));
-        let beats = order.iter().map(|i| {
-            let (key, wait) = &waiting[*i];
-            (Keys::of(&key.lock), key.req, *wait)
-        });
-        let shortest = waiting.iter().map(|(_, wait)| *wait).min().unwrap_or_default();
-        let play = |batch: Vec<Renewable>| async move {
-            let make = |link: &Link| moves::heartbeat(&batch, &link.via, &link.counted);
-            let (value, _) = self.router.play(&batch[0].0, make).await?;
-            moves::pulses(&value, batch.len())
-        };
-        let replies = self.batched(beats.collect(), |beat| &beat.0, shortest / 4, play).await;
-        // Those whose server failed ask for themselves and learn what is wrong; the others need not.
-        let mut pulses = vec![Pulse::Unknown; waiting.len()];
-        let mut trouble = None;
-        let mut any = false;
-        for (i, reply) in order.into_iter().zip(replies) {
-            match reply.and_then(answer::pulsed) {
-                Ok(pulse) => (pulses[i], any) = (pulse, true),
-                Err(e) => trouble = Some(e.during("heartbeat").store(&self.site)),
+    /// One connection a server for both classes: the server answers in the order of the questions,
+    /// and upkeep is a few calls for all.
+    async fn play(&self, _: Class, moves: Vec<Move>) -> Replies {
+        let mut replies = Replies::with_capacity(moves.len());
+        for run in Run::split(moves) {
+            match run {
+                Run::Acquire(ask, wait) => replies.push(self.acquire(&ask, wait).await),
+                Run::Heartbeat(waiting) => replies.extend(self.heartbeat(waiting).await),
+                Run::Renew(due) => replies.extend(self.renew(due).await),
+                Run::Release(key) => replies.push(self.release(&key).await),
+                Run::Cancel(key) => replies.push(self.cancel(&key).await),
             }
         }
-        trouble.filter(|_| !any).map_or(Ok(pulses), Err)
+        replies
     }
 
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        let all = due.iter().map(|d| (Keys::of(&d.key.lock), d.key.req, d.ttl));
-        let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
-        let play = |batch: Vec<Renewable>| async move {
-            let make = |link: &Link| moves::renew(&batch, &link.counted, &link.agreed);
-            let (value, link) = self.router.play(&batch[0].0, make).await?;
-            self.replicated(&link, shortest).await?;
-            moves::renewals(&value, batch.len())
-        };
-        let replies = self.batched(all.collect(), |due| &due.0, shortest / 4, play).await;
-        let told = |(reply, d): (Result<_, Error>, &Due)| {
-            answer::renewed(reply.map_err(self.told("renew", &d.key.lock)))
-        };
-        replies.into_iter().zip(due).map(told).collect()
-    }
-
-    /// The requeued request joins by its own acquire.
-    async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
-        let (keys, told) = (Keys::of(&key.lock), self.told("release", &key.lock));
-        let played = self.router.play(&keys, |l| moves::release(&keys, &key.req, &l.counted)).await;
-        played
-            .and_then(|(value, _)| moves::released(&value))
-            .and_then(answer::released)
-            .map_err(told)
-    }
-
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        let (keys, told) = (Keys::of(&key.lock), self.told("cancel", &key.lock));
-        let played = self.router.play(&keys, |l| moves::cancel(&keys, &key.req, &l.counted)).await;
-        played.and_then(|(value, _)| moves::cancelled(&value)).map(drop).map_err(told)
+    /// The rest in boxes: an acquire that waits for a connection should not carry room for it.
+    async fn play_one(&self, class: Class, one: Move) -> Result<Reply, Error> {
+        match one {
+            Move::Acquire(ask, wait) => self.acquire(&ask, wait).await,
+            Move::Release(key) => Box::pin(self.release(&key)).await,
+            other => only(Box::pin(self.play(class, vec![other])).await),
+        }
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -322,13 +371,14 @@ impl LeaseStore for Redis {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        let (keys, told) = (Keys::of(lock), self.told("force", lock));
+        let keys = Keys::of(lock);
         let played = self.router.play(&keys, |l| moves::force(&keys, token, how, &l.counted)).await;
-        played.and_then(|(value, _)| moves::forced(&value)).and_then(answer::forced).map_err(told)
+        let forced = played.and_then(|(value, _)| moves::forced(&value)).and_then(Reply::forced);
+        forced.map_err(|e| e.during("force").lock(lock).store(&self.site))
     }
 
-    fn listen(&self, ears: Ears) {
-        let _ = self.shared.ears.set(ears);
+    fn listen(&self, sink: EventSink) {
+        let _ = self.shared.sink.set(sink);
     }
 
     async fn close(&self) {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::address::{Address, Entry};
 use crate::call::Call;
-use crate::trouble;
+use crate::errors;
 
 /// Hears what a server tells without being asked; `None` once the connection has ended.
 pub(crate) type Hears = Arc<dyn Fn(Option<&[u8]>) + Send + Sync>;
@@ -37,8 +37,8 @@ impl Fault {
     /// What it means to a user.
     pub(crate) fn told(&self) -> Error {
         match self {
-            Self::Silent(within) => trouble::silent(*within),
-            Self::Redis(e) => trouble::calling(e),
+            Self::Silent(within) => errors::silent(*within),
+            Self::Redis(e) => errors::calling(e),
         }
     }
 
@@ -173,9 +173,14 @@ impl Wire {
                 engine::spawn(watch(Arc::downgrade(&calls), clock.clone(), timeout));
                 Ok(Self { clock: clock.clone(), timeout, over, calls })
             }
-            Some(Err(e)) => Err(trouble::opening(&e, address)),
-            None => Err(trouble::unreachable(address, timeout, entry.tls.is_some())),
+            Some(Err(e)) => Err(errors::opening(&e, address)),
+            None => Err(errors::unreachable(address, timeout, entry.tls.is_some())),
         }
+    }
+
+    /// How long an answer may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// When the last answer came.

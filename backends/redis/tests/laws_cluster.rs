@@ -13,7 +13,7 @@ use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks, Namespace, engine};
 use distlock_redis::{Kind, RedisOptions, capability, open};
 use distlock_testkit::servers::{Cluster, Redis, Wire, raw};
-use distlock_testkit::{Made, Road, Suite, run};
+use distlock_testkit::{Made, ProxiedRoute, Suite, run};
 use tokio::sync::Mutex;
 
 static SERVERS: Mutex<Option<Arc<Cluster>>> = Mutex::const_new(None);
@@ -93,7 +93,7 @@ fn suite() -> Suite {
             // Another host for each, because the ports are the same.
             let [high, low] = ROAD.fetch_add(1, Ordering::Relaxed).to_be_bytes();
             let host = IpAddr::from([127, 1, high, low]);
-            Road::at_host(host, site.url(), &cluster.addrs()).await
+            ProxiedRoute::at_host(host, site.url(), &cluster.addrs()).await
         })
     })
     .lose(|site, lock| {

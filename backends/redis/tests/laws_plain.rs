@@ -5,7 +5,7 @@ use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_redis::{Algorithm, Kind, RedisOptions, capability, open};
 use distlock_testkit::servers::{Redis, Server, Wire, redis};
-use distlock_testkit::{Made, Road, Suite, suite};
+use distlock_testkit::{Made, ProxiedRoute, Suite, suite};
 
 suite!(
     Suite::by_url(
@@ -37,5 +37,5 @@ suite!(
         }),
         &["c0", "}:c", "}:f", "}:i", "dl:epoch"]
     )
-    .road(|site| Box::pin(Road::past_its_server(site)))
+    .road(|site| Box::pin(ProxiedRoute::past_its_server(site)))
 );

@@ -5,7 +5,7 @@ use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_redis::{Kind, RedisOptions, capability, open};
 use distlock_testkit::servers::{Redis, Server, Wire, redis};
-use distlock_testkit::{Made, Road, Suite, suite};
+use distlock_testkit::{Made, ProxiedRoute, Suite, suite};
 
 suite!(
     Suite::by_url(
@@ -33,5 +33,5 @@ suite!(
         }),
         &["dl:{", "}:z", "dl:epoch"]
     )
-    .road(|site| Box::pin(Road::past_its_server(site)))
+    .road(|site| Box::pin(ProxiedRoute::past_its_server(site)))
 );

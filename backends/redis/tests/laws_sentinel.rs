@@ -11,7 +11,7 @@ use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks, engine};
 use distlock_redis::{Kind, RedisOptions, capability, open};
 use distlock_testkit::servers::{Redis, Reply, Sentinels, Wire};
-use distlock_testkit::{Made, Road, Site, Suite, run};
+use distlock_testkit::{Made, ProxiedRoute, StoreUnderTest, Suite, run};
 use tokio::sync::Mutex;
 
 static SERVERS: Mutex<Option<Arc<Sentinels>>> = Mutex::const_new(None);
@@ -39,7 +39,7 @@ fn start() -> Result<Sentinels, Error> {
 }
 
 /// A connection to the primary, in the database of a site.
-async fn share(site: &Site) -> Wire {
+async fn share(site: &StoreUnderTest) -> Wire {
     let Share { servers, db } = site.kept().expect("what was made");
     let primary = servers.primary().await.expect("a primary").addr();
     let mut wire = Wire::to(primary).await.expect("a connection");
@@ -88,7 +88,7 @@ fn suite() -> Suite {
             let primary = servers.primary().await?.addr();
             // The sentinels watch the same primary under another name, at the proxy's address.
             let name = format!("road-{}", ROAD.fetch_add(1, Ordering::Relaxed));
-            let road = Road::past(&primary.to_string(), &[primary]).await?;
+            let road = ProxiedRoute::past(&primary.to_string(), &[primary]).await?;
             servers.watch(&name, road.url().parse().expect("an address")).await?;
             let url = site.url().replace(Sentinels::SERVICE, &name);
             Ok(road.named(url))

@@ -9,7 +9,7 @@ use distlock_core::Locks;
 use distlock_core::url::StoreUrl;
 use distlock_redis::{Kind, RedisOptions, capability, open};
 use distlock_testkit::servers::{Certs, Redis, Server, Wire};
-use distlock_testkit::{Made, Road, Suite};
+use distlock_testkit::{Made, ProxiedRoute, Suite};
 
 /// Where a server's log is in memory. It is synced after every write, and a dozen servers that wait
 /// for one disk are a law about the disk.
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         .road(|site| {
             Box::pin(async move {
                 let (server, _) = site.kept::<(Server, Certs)>().expect("its server");
-                Road::past(site.url(), &[server.addr()]).await
+                ProxiedRoute::past(site.url(), &[server.addr()]).await
             })
         }),
     )

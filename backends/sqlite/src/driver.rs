@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use distlock_core::Store;
-use distlock_core::leased::Leased;
-use distlock_core::seam::Backend;
+use distlock_core::backend::Backend;
+use distlock_core::lease_driver::LeaseDriver;
 
 use crate::Sqlite;
 
 impl Store for Sqlite {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Leased::new(self))
+        Arc::new(LeaseDriver::new(self))
     }
 }

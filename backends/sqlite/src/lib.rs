@@ -12,18 +12,18 @@
 //!    the next one is told.
 //! 6. Tokens never go back: `hi` is in the row, and a row that is swept leaves it in the floor.
 
+mod database_file;
 mod driver;
-mod lane;
-mod ledger;
+mod errors;
 mod log;
 mod options;
-mod place;
-mod post;
+mod peer_socket;
 mod schema;
 mod store;
 mod sweep;
-mod tombs;
-mod trouble;
+mod tombstones;
+mod transaction;
+mod worker;
 
 pub use options::{SqliteOptions, Sync, capability};
 pub use store::Sqlite;

@@ -12,9 +12,9 @@ use distlock_core::{BootInstant, Clock, Error, Kind};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::place::absent;
-use crate::tombs;
-use crate::trouble::{passing, trouble};
+use crate::database_file::absent;
+use crate::errors::{passing, trouble};
+use crate::tombstones;
 
 /// Marks the file as ours ("dstl").
 const APPLICATION: i32 = 0x6473_746C;
@@ -194,6 +194,6 @@ fn make(conn: &Connection, boot: &Boot) -> rusqlite::Result<()> {
         conn.pragma_update(None, "application_id", APPLICATION)?;
     }
     // Layout 1 kept the tombstones in the states: the next move of a lock puts its own here.
-    conn.execute_batch(tombs::TABLE)?;
+    conn.execute_batch(tombstones::TABLE)?;
     conn.pragma_update(None, "user_version", LAYOUT)
 }

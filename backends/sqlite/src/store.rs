@@ -1,44 +1,43 @@
-//! The store: every call becomes moves for a lane.
+//! The store: every batch of moves becomes a job for a worker.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use distlock_core::backend::{Force, Forced};
 use distlock_core::capability::{Capability, Fence};
 use distlock_core::host::Boot;
 use distlock_core::info::{LockInfo, Query};
-use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
-use distlock_core::seam::{Ask, Due, Force, Forced, Key, Released};
-use distlock_core::state::{Claim, Op, Pulse, Reply, answer};
+use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies};
+use distlock_core::state::{Op, Reply};
 use distlock_core::{Clock, Error, FullName, Kind, Token, engine};
 use tokio::sync::oneshot;
 
-use crate::lane::Lane;
-use crate::ledger::{Ledger, split};
+use crate::database_file::{DatabaseFile, Files};
 use crate::options::{SqliteOptions, capability};
-use crate::place::{Files, Place};
-use crate::post::Post;
+use crate::peer_socket::PeerSocket;
+use crate::transaction::{Ledger, split};
+use crate::worker::Worker;
 
 /// Locks in a database file, for the processes of one host.
 ///
-/// Calls on the library's own thread (renewals, heartbeats, cancels) have a worker and a
-/// connection of their own, so that they never queue behind the callers'.
+/// Upkeep (renewals, heartbeats, cancels) has a worker and a connection of its own, so that it never
+/// queues behind the callers.
 ///
 /// Dropping it takes its address away at once; the workers end after what is queued.
 pub struct Sqlite {
     capability: Capability,
     site: String,
     clock: Clock,
-    post: Arc<Post>,
-    front: Lane,
-    back: Lane,
+    post: Arc<PeerSocket>,
+    front: Worker,
+    back: Worker,
 }
 
 impl Sqlite {
     /// Whether there is a database at a path; a client that only looks needs one.
     #[must_use]
     pub fn exists(path: impl AsRef<Path>) -> bool {
-        Place::exists(path.as_ref())
+        DatabaseFile::exists(path.as_ref())
     }
 
     /// Opens a database, which is made new if there is none, unless the client only looks.
@@ -65,7 +64,7 @@ impl Sqlite {
 
     fn open_here(path: &Path, options: SqliteOptions) -> Result<Self, Error> {
         let SqliteOptions { sync, clock, boot_id, look_only, trust_all } = options;
-        let place = Place::find(path, !look_only, trust_all)?;
+        let place = DatabaseFile::find(path, !look_only, trust_all)?;
         let site = format!("sqlite:{}", place.file.display());
         let mut boot = Boot::here()?;
         if let Some(id) = boot_id {
@@ -81,7 +80,7 @@ impl Sqlite {
             let known = Arc::new(Mutex::new(None));
             move || {
                 // Again each time: somebody may have removed the file.
-                let place = Place::find(&place.file, !look_only, trust_all)?;
+                let place = DatabaseFile::find(&place.file, !look_only, trust_all)?;
                 let ledger = Ledger::open(&place, boot.clone(), clock.clone(), sync, !look_only)?;
                 // All connections of one store to one file must use one -shm file.
                 let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,31 +98,23 @@ impl Sqlite {
         };
         let mut ledger = open().map_err(|e| e.store(&site))?;
         let post = if look_only {
-            Post::none(&sockets)?
+            PeerSocket::none(&sockets)?
         } else {
             // An empty transaction: ends the leases of another boot, refuses another time namespace.
             ledger.begin()?;
             ledger.finish(&[], &Default::default())?;
-            Post::open(&sockets)?
+            PeerSocket::open(&sockets)?
         };
-        let front = Lane::start("distlock-sqlite", Some(ledger), open.clone(), post.clone())?;
-        let back = Lane::start("distlock-sqlite-bg", None, open, post.clone())?;
+        let front = Worker::start("distlock-sqlite", Some(ledger), open.clone(), post.clone())?;
+        let back = Worker::start("distlock-sqlite-bg", None, open, post.clone())?;
         Ok(Self { capability: promise, site, clock, post, front, back })
     }
 
-    fn lane(&self) -> &Lane {
-        if engine::on_library_thread() { &self.back } else { &self.front }
-    }
-
-    /// One move, its errors told with what they are about.
-    async fn one(&self, what: &'static str, lock: &FullName, op: Op) -> Result<Reply, Error> {
-        let mut replies = self.lane().play(vec![(lock.clone(), op)]).await;
-        let reply = replies.pop().unwrap_or_else(|| Err(Error::new(Kind::Store, "no answer")));
-        reply.map_err(|e| self.told(what, lock, e))
-    }
-
-    fn told(&self, what: &'static str, lock: &FullName, e: Error) -> Error {
-        e.during(what).lock(lock).store(&self.site)
+    fn lane(&self, class: Class) -> &Worker {
+        match class {
+            Class::Caller => &self.front,
+            Class::Upkeep => &self.back,
+        }
     }
 }
 
@@ -140,45 +131,16 @@ impl LeaseStore for Sqlite {
         &self.clock
     }
 
-    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
-        let claim = Claim::of(ask, self.post.session());
-        let reply = self.one("acquire", &ask.lock, Op::Acquire { claim, wait: wait_lease }).await?;
-        answer::acquired(reply).map_err(|e| self.told("acquire", &ask.lock, e))
-    }
-
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        self.post.heal();
-        let beat = |(key, wait): &(Key, Duration)| {
-            (key.lock.clone(), Op::Heartbeat { req: key.req, wait: *wait })
-        };
-        let replies = self.lane().play(waiting.iter().map(beat).collect()).await;
-        let pulses = replies.into_iter().map(|r| r.and_then(answer::pulsed));
-        pulses.collect::<Result<_, _>>().map_err(|e| e.during("heartbeat").store(&self.site))
-    }
-
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        self.post.heal();
-        let renewal = |d: &Due| (d.key.lock.clone(), Op::Renew { req: d.key.req, ttl: d.ttl });
-        let replies = self.lane().play(due.iter().map(renewal).collect()).await;
-        let told = |(r, d): (Result<Reply, Error>, &Due)| {
-            answer::renewed(r.map_err(|e| self.told("renew", &d.key.lock, e)))
-        };
-        replies.into_iter().zip(due).map(told).collect()
-    }
-
-    /// The requeued request joins by its own acquire: a second commit costs less than a second
-    /// way into the line.
-    async fn release(&self, key: &Key, _requeue: Option<&Ask>) -> Result<Released, Error> {
-        let reply = self.one("release", &key.lock, Op::Release { req: key.req }).await?;
-        answer::released(reply)
-    }
-
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        self.one("cancel", &key.lock, Op::Cancel { req: key.req }).await.map(drop)
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
+        if class == Class::Upkeep {
+            self.post.heal();
+        }
+        let via = self.post.session();
+        self.lane(class).play(moves.into_iter().map(|one| one.into_op(via)).collect()).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        let found = self.lane().look(query.clone()).await;
+        let found = self.front.look(query.clone()).await;
         found.map_err(|e| e.during("inspect").store(&self.site))
     }
 
@@ -188,11 +150,14 @@ impl LeaseStore for Sqlite {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        answer::forced(self.one("force", lock, Op::Force { token, how }).await?)
+        let force = vec![(lock.clone(), Op::Force { token, how })];
+        let reply = self.front.play(force).await.pop();
+        let reply = reply.unwrap_or_else(|| Err(Error::new(Kind::Store, "no answer").unknown()));
+        reply.and_then(Reply::forced).map_err(|e| e.during("force").lock(lock).store(&self.site))
     }
 
-    fn listen(&self, ears: Ears) {
-        self.post.listen(ears);
+    fn listen(&self, sink: EventSink) {
+        self.post.listen(sink);
     }
 
     async fn close(&self) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use distlock_core::state::{LockState, Micros, Now, Op};
 use rusqlite::{Connection, params};
 
-use crate::ledger::{rules, unsigned};
+use crate::transaction::{rules, unsigned};
 
 /// How long a free lock is remembered.
 const RETENTION: Duration = Duration::from_secs(3600);

@@ -20,7 +20,7 @@ const CAPABILITY: Capability = Capability {
     store: "zookeeper",
     url: "zookeeper://H1,H2,H3/CHROOT",
     scope: "clients of one ensemble",
-    family: Family::Line,
+    family: Family::Queue,
     fence: Fence::Durable,
     expiry: Expiry::Ttl,
     // Below this too little is left to believe in, once the servers' tick is given up.

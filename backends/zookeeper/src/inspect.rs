@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Force, Forced};
 use distlock_core::info::Query;
-use distlock_core::line::{Entry, Line};
-use distlock_core::seam::{Force, Forced};
+use distlock_core::queue::{Entry, Line};
 use distlock_core::{Error, FullName, Kind, Name};
 use zookeeper_client::{Client, Error as Zk};
 
+use crate::errors::{is_lost, trouble};
 use crate::join::token;
-use crate::look::AT_ONCE;
-use crate::names::{self, Child};
+use crate::node_names::{self, Child};
+use crate::read_queue::AT_ONCE;
 use crate::record::Record;
 use crate::store::Shared;
-use crate::trouble::{is_lost, trouble};
 
 /// After a question without an answer the next one waits this long.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -49,7 +49,7 @@ impl Shared {
                         && lock.name.as_str().starts_with(prefix)
                         && after(&lock.name)
                 };
-                let names = nodes.iter().filter_map(|n| names::decode(n)).filter(meant);
+                let names = nodes.iter().filter_map(|n| node_names::decode(n)).filter(meant);
                 let mut names: Vec<FullName> = names.collect();
                 names.sort();
                 (names, *limit)
@@ -61,7 +61,7 @@ impl Shared {
             let asked: Vec<_> = parents.iter().map(|p| client.get_children(p)).collect();
             for ((lock, parent), answer) in some.iter().zip(&parents).zip(asked) {
                 let children = match answer.await {
-                    Ok((children, _)) => names::in_order(&children),
+                    Ok((children, _)) => node_names::in_order(&children),
                     Err(Zk::NoNode) => continue,
                     Err(e) => return Err(e),
                 };

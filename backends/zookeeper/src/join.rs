@@ -14,17 +14,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::line::{Joined, Line, Turn, turn};
-use distlock_core::seam::Ask;
+use distlock_core::backend::Ask;
+use distlock_core::queue::{Joined, Line, Turn, turn};
 use distlock_core::{Error, Kind, Token};
 use zookeeper_client::{Client, CreateMode, Error as Zk};
 
-use crate::names;
-use crate::place::Place;
+use crate::errors::{is_lost, is_over};
+use crate::node_names;
+use crate::own_entry::OwnEntry;
 use crate::record::Record;
 use crate::session::Session;
 use crate::store::Shared;
-use crate::trouble::{is_lost, is_over};
 
 /// The low bits of a token are for hand-over inside a process.
 const LOCAL_BITS: u32 = 10;
@@ -45,11 +45,11 @@ pub(crate) fn token(czxid: i64) -> Result<Token, Error> {
 }
 
 impl Shared {
-    pub(crate) async fn join(self: &Arc<Self>, ask: &Ask) -> Result<Joined<Place>, Error> {
+    pub(crate) async fn join(self: &Arc<Self>, ask: &Ask) -> Result<Joined<OwnEntry>, Error> {
         let mut ended = None;
         for _ in 0..TRIES {
             if self.is_spent(&ask.req) {
-                return Ok(Joined::Spent);
+                return Ok(Joined::Tombstoned);
             }
             let session = self.pool.session(self, ask.ttl).await?;
             let client = match session.client() {
@@ -80,9 +80,9 @@ impl Shared {
         session: &Arc<Session>,
         client: &Client,
         ask: &Ask,
-    ) -> Result<Joined<Place>, Zk> {
+    ) -> Result<Joined<OwnEntry>, Zk> {
         let parent = self.parent(&ask.lock);
-        let prefix = names::prefix(&ask.req, ask.mode);
+        let prefix = node_names::prefix(&ask.req, ask.mode);
         // Sent before, and it may be in line.
         let mut again = self.recall(&ask.req).is_some();
         // Known before it is sent: whoever undoes it must find where it went.
@@ -113,7 +113,7 @@ impl Shared {
                 },
                 Err(e) if is_lost(&e) => {
                     session.doubt(self.clock.now());
-                    match self.find(session, client, &parent, &names::guid(&ask.req)).await? {
+                    match self.find(session, client, &parent, &node_names::guid(&ask.req)).await? {
                         Some((name, czxid)) => (name, czxid, true),
                         None => continue,
                     }
@@ -121,7 +121,7 @@ impl Shared {
                 Err(e) => return Err(e),
             };
             let token = token(czxid).map_err(|e| Zk::UnexpectedError(e.to_string()))?;
-            let place = Place::new(session, &parent, &name, token, ask, sent.boot);
+            let place = OwnEntry::new(session, &parent, &name, token, ask, sent.boot);
             session.seat(&ask.req, &place);
             if self.is_spent(&ask.req) {
                 // Left while it joined.
@@ -130,7 +130,7 @@ impl Shared {
                     Err(_) => session.doubt(self.clock.now()),
                 }
                 session.forget(&ask.req);
-                return Ok(Joined::Spent);
+                return Ok(Joined::Tombstoned);
             }
             let alone = (!others).then(|| self.alone(&place));
             return self.joined(session, client, place, alone, ask).await;
@@ -168,10 +168,10 @@ impl Shared {
         &self,
         session: &Session,
         client: &Client,
-        place: Place,
+        place: OwnEntry,
         alone: Option<Line>,
         ask: &Ask,
-    ) -> Result<Joined<Place>, Zk> {
+    ) -> Result<Joined<OwnEntry>, Zk> {
         let line = match alone {
             Some(line) => line,
             None => self.join_line(client, &place, ask).await?,
@@ -184,7 +184,7 @@ impl Shared {
     }
 
     /// The line of one who is in it: a look without an answer is repeated.
-    async fn join_line(&self, client: &Client, place: &Place, ask: &Ask) -> Result<Line, Zk> {
+    async fn join_line(&self, client: &Client, place: &OwnEntry, ask: &Ask) -> Result<Line, Zk> {
         loop {
             match self.line_of(client, &ask.lock, place).await {
                 Err(e) if is_lost(&e) => self.clock.sleep(AGAIN).await,
@@ -260,7 +260,7 @@ impl Shared {
 
     /// Makes a container below the root.
     pub(crate) async fn make(&self, client: &Client, path: &str) -> Result<(), Error> {
-        self.make_container(client, path).await.map_err(crate::trouble::trouble)
+        self.make_container(client, path).await.map_err(crate::errors::trouble)
     }
 }
 

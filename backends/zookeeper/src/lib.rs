@@ -12,25 +12,25 @@
 //! | `trouble` | what can go wrong, in words |
 
 mod capability;
+mod errors;
 mod inspect;
 mod join;
-mod keep;
-mod leave;
-mod look;
-mod names;
+mod node_names;
 mod options;
-mod pacer;
-mod place;
-mod pool;
-mod pulse;
+mod own_entry;
+mod read_queue;
 mod record;
+mod release;
+mod renewal;
 mod session;
+mod session_deadline;
+mod session_pool;
+mod session_upkeep;
 mod store;
-mod trouble;
 
 pub use capability::capability;
 pub use options::{Acl, ZooKeeperOptions};
-pub use place::Place;
+pub use own_entry::OwnEntry;
 pub use store::{ZooKeeper, node};
 
 /// The schemes of this store's URLs.

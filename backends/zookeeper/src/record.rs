@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::seam::Ask;
+use distlock_core::backend::Ask;
 use distlock_core::{Label, Owner, ReqId};
 use serde::{Deserialize, Serialize};
 

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::line::Lease;
-use distlock_core::seam::Key;
-use distlock_core::{BootInstant, Error, FullName, Moment, ReqId, Token};
+use distlock_core::backend::Key;
+use distlock_core::queue::Lease;
+use distlock_core::{BootInstant, ClockReading, Error, FullName, ReqId, Token};
 use tokio::sync::{Notify, watch};
 use zookeeper_client::{Client, CreateMode, Error as Zk, StateWatcher};
 
-use crate::place::Place;
-use crate::pulse::Pulse;
+use crate::errors::{is_over, trouble};
+use crate::own_entry::OwnEntry;
+use crate::session_deadline::Pulse;
 use crate::store::Shared;
-use crate::trouble::{is_over, trouble};
 
 /// A session. It ends, with all it has in line, when the leader has not heard of it for its
 /// timeout.
@@ -57,7 +57,7 @@ struct Ours {
 struct Entry {
     key: Key,
     /// `None` while its join is unanswered.
-    place: Option<Place>,
+    place: Option<OwnEntry>,
 }
 
 impl Session {
@@ -65,7 +65,7 @@ impl Session {
     pub(crate) async fn begin(
         shared: &Arc<Shared>,
         client: Client,
-        asked: Moment,
+        asked: ClockReading,
         tick: Duration,
     ) -> Result<Arc<Self>, Error> {
         let ttl = client.session_timeout();
@@ -135,7 +135,7 @@ impl Session {
     }
 
     /// A write was acknowledged.
-    pub(crate) fn heard(&self, sent: Moment, now: Moment) {
+    pub(crate) fn heard(&self, sent: ClockReading, now: ClockReading) {
         self.pulse.lock().unwrap_or_else(PoisonError::into_inner).acknowledged(sent, now);
     }
 
@@ -179,7 +179,7 @@ impl Session {
     }
 
     /// Whether a new entry may stand in it: there must be time to keep it.
-    pub(crate) fn serves(&self, now: Moment) -> bool {
+    pub(crate) fn serves(&self, now: ClockReading) -> bool {
         !self.is_over()
             && !self.retired.load(Ordering::Acquire)
             && self.lease().left(now) > self.ttl / 10
@@ -221,7 +221,7 @@ impl Session {
     }
 
     /// It is in line.
-    pub(crate) fn seat(&self, req: &ReqId, place: &Place) {
+    pub(crate) fn seat(&self, req: &ReqId, place: &OwnEntry) {
         let mut entries = self.entries();
         let entries = &mut *entries;
         let Some(entry) = entries.by_req.get_mut(req) else { return };
@@ -234,7 +234,7 @@ impl Session {
     }
 
     /// Who is first in line once a place has left, if that is one of this session who waits.
-    pub(crate) fn next(&self, key: &Key, leaving: &Place) -> Option<Place> {
+    pub(crate) fn next(&self, key: &Key, leaving: &OwnEntry) -> Option<OwnEntry> {
         let entries = self.entries();
         let seated = &entries.lines.get(&key.lock)?.seated;
         let (first, next) = (seated.front()?, seated.get(1)?);
@@ -244,8 +244,8 @@ impl Session {
     }
 
     /// A place of this session, by its name.
-    pub(crate) fn seated(&self, name: &str) -> Option<Place> {
-        let place = self.place(&crate::names::request(name)?)?;
+    pub(crate) fn seated(&self, name: &str) -> Option<OwnEntry> {
+        let place = self.place(&crate::node_names::request(name)?)?;
         (place.name() == name).then_some(place)
     }
 
@@ -253,13 +253,13 @@ impl Session {
     pub(crate) fn all_seated<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> bool {
         let entries = self.entries();
         names.into_iter().all(|name| {
-            let entry = crate::names::request(name).and_then(|req| entries.by_req.get(&req));
+            let entry = crate::node_names::request(name).and_then(|req| entries.by_req.get(&req));
             entry.and_then(|e| e.place.as_ref()).is_some_and(|place| place.name() == name)
         })
     }
 
     /// Where it stands, if that is known.
-    pub(crate) fn place(&self, req: &ReqId) -> Option<Place> {
+    pub(crate) fn place(&self, req: &ReqId) -> Option<OwnEntry> {
         self.entries().by_req.get(req)?.place.clone()
     }
 
@@ -291,7 +291,7 @@ impl Session {
     }
 
     /// What is held and not yet watched.
-    pub(crate) fn unwatched(&self) -> Vec<(Key, Place)> {
+    pub(crate) fn unwatched(&self) -> Vec<(Key, OwnEntry)> {
         let entries = self.entries();
         let seats = entries.by_req.values().filter_map(|e| Some((&e.key, e.place.as_ref()?)));
         let held = seats.filter(|(_, place)| place.to_watch());

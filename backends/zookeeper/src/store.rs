@@ -5,26 +5,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Backend, Force, Forced, Kept, Key, Released};
 use distlock_core::capability::Capability;
 use distlock_core::info::Query;
-use distlock_core::lease::{Ears, Wake};
-use distlock_core::line::{Entry, Joined, Keeping, Line, LineStore, Lined, Proven, Spot};
-use distlock_core::seam::{Ask, Backend, Force, Forced, Kept, Key, Released};
+use distlock_core::lease::{EventSink, Wake};
+use distlock_core::queue::{Entry, Joined, Keeping, Line, Proven, QueueDriver, QueueStore, Spot};
 use distlock_core::url::StoreUrl;
 use distlock_core::{
-    BootInstant, Clock, Error, FullName, Kind, Moment, Proof, ReqId, Store, Token, Ttl,
+    BootInstant, Clock, ClockReading, Error, FullName, Kind, Proof, ReqId, Store, Token, Ttl,
 };
 use tokio::sync::{Mutex as Turn, Semaphore};
 use zookeeper_client::{Acl as Grant, Client, Error as Zk, Permission};
 
 use crate::capability::{below_an_open_path, capability};
-use crate::look::Listing;
-use crate::names;
+use crate::errors::trouble;
+use crate::node_names;
 use crate::options::ZooKeeperOptions;
-use crate::place::Place;
-use crate::pool::Pool;
+use crate::own_entry::OwnEntry;
+use crate::read_queue::Listing;
 use crate::session::Session;
-use crate::trouble::trouble;
+use crate::session_pool::Pool;
 
 /// How long a request that left is remembered: longer than anything sent stays under way.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) options: ZooKeeperOptions,
     pub(crate) clock: Clock,
     pub(crate) pool: Pool,
-    ears: OnceLock<Ears>,
+    sink: OnceLock<EventSink>,
     requests: Mutex<Requests>,
     /// So many join at once: what each needs meanwhile is more than it needs to wait.
     joins: Semaphore,
@@ -94,7 +94,7 @@ impl ZooKeeper {
             options,
             clock,
             pool: Pool::default(),
-            ears: OnceLock::new(),
+            sink: OnceLock::new(),
             requests: Mutex::default(),
             joins: Semaphore::new(JOINS),
             listing: Turn::default(),
@@ -116,7 +116,7 @@ impl Drop for ZooKeeper {
 }
 
 impl Shared {
-    pub(crate) fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> ClockReading {
         capability().moment(&self.clock)
     }
 
@@ -145,19 +145,19 @@ impl Shared {
 
     /// The node of a lock.
     pub(crate) fn parent(&self, lock: &FullName) -> String {
-        format!("{}/{}", self.options.root, names::encode(lock))
+        format!("{}/{}", self.options.root, node_names::encode(lock))
     }
 
     /// Where clients keep the nodes they write to.
     pub(crate) fn clients(&self) -> String {
-        format!("{}/{}", self.options.root, names::CLIENTS)
+        format!("{}/{}", self.options.root, node_names::CLIENTS)
     }
 
     pub(crate) fn tell(&self, wake: Wake) {
-        if let Some(ears) = self.ears.get()
+        if let Some(sink) = self.sink.get()
             && !self.is_closed()
         {
-            ears(wake);
+            sink(wake);
         }
     }
 
@@ -245,17 +245,17 @@ fn open_path(root: &str) -> Error {
 /// What a lock's node is called, below the path of the URL: for tools that look by themselves.
 #[must_use]
 pub fn node(lock: &FullName) -> String {
-    names::encode(lock)
+    node_names::encode(lock)
 }
 
 impl Store for ZooKeeper {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Lined::new(self))
+        Arc::new(QueueDriver::new(self))
     }
 }
 
-impl LineStore for ZooKeeper {
-    type Place = Place;
+impl QueueStore for ZooKeeper {
+    type Place = OwnEntry;
 
     fn capability(&self) -> &Capability {
         if self.0.open_below.get().is_some() { below_an_open_path() } else { capability() }
@@ -269,25 +269,25 @@ impl LineStore for ZooKeeper {
         &self.0.clock
     }
 
-    fn token(&self, place: &Place) -> Token {
+    fn token(&self, place: &OwnEntry) -> Token {
         place.token()
     }
 
     /// No write of ours changes an entry once it is made, and an operator's mark does.
-    fn proof(&self, place: &Place) -> Option<Proof> {
+    fn proof(&self, place: &OwnEntry) -> Option<Proof> {
         Some(Proof { key: place.path().to_owned(), version: 0 })
     }
 
-    async fn join(&self, ask: &Ask) -> Result<Joined<Place>, Error> {
+    async fn join(&self, ask: &Ask) -> Result<Joined<OwnEntry>, Error> {
         let _one = self.0.joins.acquire().await;
         Box::pin(self.0.join(ask)).await.map_err(|e| self.at(e))
     }
 
-    async fn line(&self, lock: &FullName, me: &Place) -> Result<Line, Error> {
+    async fn line(&self, lock: &FullName, me: &OwnEntry) -> Result<Line, Error> {
         self.0.line(lock, me).await.map_err(|e| self.at(e))
     }
 
-    async fn line_up(&self, key: &Key, me: &Place) -> Result<(Line, Option<Proven>), Error> {
+    async fn line_up(&self, key: &Key, me: &OwnEntry) -> Result<(Line, Option<Proven>), Error> {
         self.0.line_up(key, me).await.map_err(|e| self.at(e))
     }
 
@@ -295,15 +295,15 @@ impl LineStore for ZooKeeper {
         self.0.gone(lock, watch).await;
     }
 
-    async fn prove(&self, key: &Key, place: &Place) -> Result<Proven, Error> {
+    async fn prove(&self, key: &Key, place: &OwnEntry) -> Result<Proven, Error> {
         self.0.prove(key, place).await.map_err(|e| self.at(e))
     }
 
-    async fn keep(&self, places: &[Keeping<Place>]) -> Vec<Kept> {
+    async fn keep(&self, places: &[Keeping<OwnEntry>]) -> Vec<Kept> {
         self.0.keep(places).await
     }
 
-    async fn leave(&self, key: &Key, place: Option<&Place>) -> Result<Released, Error> {
+    async fn leave(&self, key: &Key, place: Option<&OwnEntry>) -> Result<Released, Error> {
         self.0.leave(key, place).await.map_err(|e| self.at(e))
     }
 
@@ -315,8 +315,8 @@ impl LineStore for ZooKeeper {
         self.0.oust(lock, entry, how).await.map_err(|e| self.at(e))
     }
 
-    fn listen(&self, ears: Ears) {
-        let _ = self.0.ears.set(ears);
+    fn listen(&self, sink: EventSink) {
+        let _ = self.0.sink.set(sink);
     }
 
     async fn close(&self) {

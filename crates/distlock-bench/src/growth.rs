@@ -118,3 +118,18 @@ fn save(docs: &Path, record: &Path, points: &[Point]) -> Result<(), Error> {
     write(&docs.join("bench").join("growth.svg"), plot::svg(points))?;
     write(&docs.join("growth.md"), page::page(points))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_growth_page_follows_from_its_record() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let read = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap();
+        let points: Vec<Point> = serde_json::from_str(&read("bench/growth.json")).unwrap();
+        assert_eq!(page::stores(&points).collect::<Vec<_>>(), STORES);
+        assert_eq!(read("growth.md"), page::page(&points));
+        assert_eq!(read("bench/growth.svg"), plot::svg(&points));
+    }
+}

@@ -85,6 +85,9 @@ pub(crate) enum Verb {
     /// Takes a lock away from whoever holds it
     Break(Break),
     /// Tries the store with a real lock and prints what it promises
+    ///
+    /// The lock is taken and given back as `run` would, so a store that is not there yet is created:
+    /// its file, directory or tables. To look without creating anything use `ls` or `show`.
     Check(Check),
     /// Prints the statements that make a store's tables
     Schema(Schema),

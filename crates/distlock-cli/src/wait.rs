@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use distlock::{Busy, Clock, Guard, Human, Lock, Locks, Standing, Token};
+use distlock::{Busy, Clock, Guard, Human, Lock, Locks, QueueStatus, Token};
 use rustix::process::Signal;
 
 use crate::args::{Everywhere, Hold, Wait};
@@ -87,7 +87,7 @@ pub(crate) async fn turn(
         signal = signals.end(|| printer.warn(UNSTOPPABLE)) => Err(leave(locks, signal).await),
         answer = ask => match answer {
             Ok(Ok(guard)) => Ok(Turn::Ours(guard)),
-            Ok(Err(busy)) if busy.standing.is_refused_to_all() => {
+            Ok(Err(busy)) if busy.status.is_refused_to_all() => {
                 close_within(locks, CLOSING_SILENT).await;
                 Err(ungranted(&busy))
             }
@@ -127,16 +127,16 @@ async fn close_within(locks: &Locks, most: Duration) {
 
 /// Says who holds the lock and one's place in line, when one of the two changes, and when the store
 /// grants nothing to anybody or answers nobody.
-fn teller(name: String, printer: Printer) -> impl Fn(&Standing) + Send + Sync {
+fn teller(name: String, printer: Printer) -> impl Fn(&QueueStatus) + Send + Sync {
     /// The holder, one's place, and whether there is a reason that nobody is served.
     type News = (Option<Token>, Option<u32>, bool);
     let last: Mutex<Option<News>> = Mutex::new(None);
-    move |standing| {
-        let token = standing.holder.as_ref().map(|h| h.token);
-        let news = (token, standing.ahead, standing.note.is_some());
+    move |status| {
+        let token = status.holder.as_ref().map(|h| h.token);
+        let news = (token, status.ahead, status.note.is_some());
         let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if last.replace(news) != Some(news) {
-            printer.note(format!("waiting for {name:?}: {standing}"));
+            printer.note(format!("waiting for {name:?}: {status}"));
         }
     }
 }

@@ -13,7 +13,8 @@ use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::busy::{Busy, Standing};
+use crate::backend::{Force, Forced, Released};
+use crate::busy::{Busy, QueueStatus};
 use crate::capability::Capability;
 use crate::engine::block_on;
 use crate::error::Error;
@@ -21,7 +22,6 @@ use crate::hold::Held;
 use crate::ids::Owner;
 use crate::info::LockInfo;
 use crate::mode::Mode;
-use crate::seam::{Force, Forced, Released};
 use crate::ticket::Ticket;
 use crate::token::Token;
 
@@ -158,7 +158,7 @@ impl Lock {
     }
 
     /// See [`crate::Lock::on_wait`]. Called on the library's thread: be quick, and do not block.
-    pub fn on_wait(self, hear: impl Fn(&Standing) + Send + Sync + 'static) -> Self {
+    pub fn on_wait(self, hear: impl Fn(&QueueStatus) + Send + Sync + 'static) -> Self {
         Self(self.0.on_wait(hear))
     }
 

@@ -29,7 +29,7 @@ pub struct Holder {
 
 /// Where a request stands: who holds the lock and how many are ahead.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Standing {
+pub struct QueueStatus {
     /// Who holds it; `None` while nobody does (a lock-delay or a quarantine may run).
     pub holder: Option<Holder>,
     /// How many requests are ahead in line, if this one stands in a line.
@@ -40,7 +40,7 @@ pub struct Standing {
     pub note: Option<Arc<str>>,
 }
 
-impl Standing {
+impl QueueStatus {
     /// Whether nobody is known to hold the lock and the store grants it to nobody for now: it is in
     /// quarantine after a restart, or does not answer. That is trouble of the store, not a busy lock.
     #[must_use]
@@ -55,7 +55,7 @@ pub struct Busy {
     /// The lock that was asked for.
     pub lock: FullName,
     /// Who holds it and one's place in line when the wait ended.
-    pub standing: Standing,
+    pub status: QueueStatus,
     /// How long this request waited.
     pub waited: Duration,
 }
@@ -88,7 +88,7 @@ impl fmt::Display for Holder {
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for QueueStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.holder, self.left) {
             _ if self.note.is_some() => f.write_str(self.note.as_deref().unwrap_or_default())?,
@@ -106,8 +106,8 @@ impl fmt::Display for Standing {
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = if self.standing.is_refused_to_all() { "granted to nobody" } else { "busy" };
-        write!(f, "lock {:?} is {state}: {}", self.lock.to_string(), self.standing)?;
+        let state = if self.status.is_refused_to_all() { "granted to nobody" } else { "busy" };
+        write!(f, "lock {:?} is {state}: {}", self.lock.to_string(), self.status)?;
         if !self.waited.is_zero() {
             write!(f, "; gave up after {}", Human(self.waited))?;
         }

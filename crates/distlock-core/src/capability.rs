@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::clock::Clock;
+use crate::clock_reading::ClockReading;
 use crate::mode::Mode;
-use crate::moment::Moment;
 use crate::ttl::Ttl;
 
 /// How far a store's tokens can be trusted to rise.
@@ -60,7 +60,7 @@ pub enum Family {
     /// Atomic moves on a leased record.
     Lease,
     /// An ordered line of entries.
-    Line,
+    Queue,
     /// A lock tied to a connection or descriptor.
     Session,
     /// A majority of independent nodes.
@@ -210,7 +210,7 @@ impl Capability {
 
     /// Now, on the clocks that deadlines of this store count on.
     #[must_use]
-    pub fn moment(&self, clock: &Clock) -> Moment {
+    pub fn moment(&self, clock: &Clock) -> ClockReading {
         if self.wall_witness { clock.moment() } else { clock.now().into() }
     }
 

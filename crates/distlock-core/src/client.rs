@@ -5,17 +5,16 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::asking::Asking;
+use crate::backend::{Ask, Backend};
 use crate::clock::Clock;
 use crate::error::{Error, Kind};
-use crate::keeper::Keeper;
 use crate::label::Label;
-use crate::lost::Why;
+use crate::loss::LossReason;
 use crate::name::{FullName, Name, Namespace};
 use crate::observe::Observer;
+use crate::pending::Asking;
 use crate::reaper::Reaper;
-use crate::seam::{Ask, Backend};
-use crate::teeth::{self, Bug};
+use crate::renewal::Renewer;
 use crate::ttl::Ttl;
 
 /// Closing gives up when the store has acknowledged nothing for this long.
@@ -25,7 +24,7 @@ const ENDING: Duration = Duration::from_secs(1);
 
 pub(crate) struct Client {
     pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) keeper: Arc<Renewer>,
     pub(crate) reaper: Arc<Reaper>,
     pub(crate) observer: Observer,
     pub(crate) space: Namespace,
@@ -46,7 +45,8 @@ impl Client {
         let observer = Observer::new(backend.capability().store, by_lock);
         let reaper = Reaper::new(backend.clone());
         let asking = Arc::<Asking>::default();
-        let keeper = Keeper::new(backend.clone(), reaper.clone(), asking.clone(), observer.clone());
+        let keeper =
+            Renewer::new(backend.clone(), reaper.clone(), asking.clone(), observer.clone());
         let closing = CancellationToken::new();
         Self { backend, keeper, reaper, observer, space, ttl, label, closing, asking }
     }
@@ -94,7 +94,7 @@ impl Client {
         }
         for hold in self.keeper.all() {
             self.keeper.remove(&hold);
-            hold.latch(Why::Closed);
+            hold.latch(LossReason::Closed);
             self.reaper.release(hold.key.clone(), hold.ttl);
         }
         let left = self.reaper.drained(SILENCE).await;
@@ -125,7 +125,7 @@ impl Undo {
     }
 
     /// All is well, except when the request was lost meanwhile: then says why.
-    pub(crate) fn disarm(mut self) -> Option<Why> {
+    pub(crate) fn disarm(mut self) -> Option<LossReason> {
         self.ask.take().and_then(|ask| self.client.asking.end(&ask.req))?.lost
     }
 }
@@ -134,7 +134,7 @@ impl Drop for Undo {
     fn drop(&mut self) {
         // Not there: all was well, or closing has taken it back already.
         let asked = self.ask.take().and_then(|ask| self.client.asking.end(&ask.req));
-        if let Some(asked) = asked.filter(|_| !teeth::bites(Bug::UndoMissing)) {
+        if let Some(asked) = asked {
             let ask = asked.ask;
             tracing::debug!(lock = %ask.lock, req = %ask.req, "acquire undone");
             self.client.reaper.abandon(ask.key(), ask.ttl);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 
-use crate::moment::Moment;
+use crate::clock_reading::ClockReading;
 
 /// A moment on the boot-time clock of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,7 +125,7 @@ impl Clock {
     }
 
     /// Microseconds of the wall clock since 1970: for tokens and for people. Deadlines look at it
-    /// only through a [`Moment`], beside the boot-time clock.
+    /// only through a [`ClockReading`], beside the boot-time clock.
     #[must_use]
     pub fn wall_micros(&self) -> u64 {
         self.wall_nanos() / 1000
@@ -145,7 +145,7 @@ impl Clock {
     /// one is read a little after the other: a question leaves after both readings, and a check
     /// that is held up between them sees the later wall.
     #[must_use]
-    pub fn moment(&self) -> Moment {
+    pub fn moment(&self) -> ClockReading {
         let (boot, wall) = match &self.0 {
             Some(held) => {
                 let s = held.lock();
@@ -153,7 +153,7 @@ impl Clock {
             }
             None => (self.now(), self.wall_nanos()),
         };
-        Moment { boot, wall: Some(Duration::from_nanos(wall)) }
+        ClockReading { boot, wall: Some(Duration::from_nanos(wall)) }
     }
 
     /// Hears of steps of a held clock's wall.

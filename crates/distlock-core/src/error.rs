@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::busy::Busy;
 
@@ -80,6 +81,7 @@ struct Inner {
     lock: Option<String>,
     store: Option<String>,
     transient: bool,
+    retry_after: Option<Duration>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -95,8 +97,17 @@ impl Error {
             lock: None,
             store: None,
             transient: matches!(kind, Kind::Unreachable),
+            retry_after: None,
             source: None,
         }))
+    }
+
+    /// For authors of stores: the store grants nothing to anybody for now (a quarantine after a
+    /// restart); ask again after `left`.
+    pub fn not_yet(left: Duration, why: impl Into<Cow<'static, str>>) -> Self {
+        let mut e = Self::new(Kind::Refused, why).transient();
+        e.0.retry_after = Some(left);
+        e
     }
 
     /// Adds what to do next.
@@ -178,6 +189,12 @@ impl Error {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         self.0.transient
+    }
+
+    /// When the store may grant again, if this is [`Error::not_yet`].
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
     }
 
     /// What to do next, if there is something to say.

@@ -5,13 +5,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::{Grant, Key, Released};
 use crate::client::Client;
 use crate::error::{Error, Outcome};
 use crate::hold::{Held, Hold};
-use crate::lost::Why;
+use crate::loss::LossReason;
 use crate::proof::Proof;
-use crate::seam::{Grant, Key, Released};
-use crate::teeth::{self, Bug};
 use crate::ticket::{Ticket, fingerprint};
 
 /// How often a release that got no answer is tried again before the reaper takes over.
@@ -60,7 +59,7 @@ impl Guard {
     }
 
     /// The hold was lost before there was a guard to tell.
-    pub(crate) fn lost_before(&self, why: Why) {
+    pub(crate) fn lost_before(&self, why: LossReason) {
         self.client.keeper.lost(self.hold(), why);
     }
 
@@ -118,8 +117,11 @@ impl Guard {
         let (mut tries, mut unknown) = (0, false);
         loop {
             let again = std::mem::replace(&mut self.asked, true);
-            let answer = self.client.backend.release(&hold.key, None).await;
+            let answer = self.client.backend.release(&hold.key).await;
             tries += 1;
+            if answer.is_ok() {
+                self.client.reaper.acknowledged();
+            }
             match answer {
                 // Nobody but ourselves could have ended it before its deadline: an earlier try,
                 // unanswered, did.
@@ -206,7 +208,10 @@ impl Guard {
     /// closing has done so. Ends the views first: the store may free the lock any moment from then
     /// on.
     fn clear(&self, hold: &Hold) {
-        if hold.end() || self.giving || !matches!(hold.why(), Some(Why::Released | Why::Closed)) {
+        if hold.end()
+            || self.giving
+            || !matches!(hold.why(), Some(LossReason::Released | LossReason::Closed))
+        {
             self.client.reaper.release(hold.key.clone(), hold.ttl);
         }
     }
@@ -239,10 +244,7 @@ impl Drop for Guard {
                 (false, true) => "lost",
                 (false, false) => "released",
             });
-            match teeth::bites(Bug::DropReleasesNothing) {
-                true => drop(hold.end()),
-                false => self.clear(&hold),
-            }
+            self.clear(&hold);
         }
     }
 }

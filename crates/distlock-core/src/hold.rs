@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::backend::{Grant, Key};
 use crate::clock::{BootInstant, Clock};
-use crate::lost::{Lost, Why};
-use crate::moment::Moment;
+use crate::clock_reading::ClockReading;
+use crate::loss::{LossReason, Lost};
 use crate::name::FullName;
 use crate::observe::Observer;
-use crate::seam::{Grant, Key};
-use crate::teeth::{self, Bug};
 use crate::token::Token;
 
 /// The shared record of one hold.
@@ -30,7 +29,7 @@ pub(crate) struct Hold {
     /// The same end on the wall clock, where that is a witness: in nanoseconds since 1970.
     wall: Option<AtomicU64>,
     waiters: AtomicU32,
-    lost: OnceLock<Why>,
+    lost: OnceLock<LossReason>,
     told: CancellationToken,
     clock: Clock,
     observer: Observer,
@@ -74,15 +73,15 @@ impl Hold {
 
     /// How long after `now` this hold may still be believed in: as long as no clock that counts has
     /// reached its end.
-    pub(crate) fn left(&self, now: Moment) -> Duration {
+    pub(crate) fn left(&self, now: ClockReading) -> Duration {
         // In this order: with the boot-time end of a renewal comes its end on the wall.
         let boot = self.deadline();
         let wall = self.wall.as_ref().map(|ns| Duration::from_nanos(ns.load(Ordering::Acquire)));
-        Moment { boot, wall }.left(now)
+        ClockReading { boot, wall }.left(now)
     }
 
     /// Now, on the clocks that count for this hold.
-    fn now(&self) -> Moment {
+    fn now(&self) -> ClockReading {
         if self.wall.is_some() { self.clock.moment() } else { self.clock.now().into() }
     }
 
@@ -92,7 +91,7 @@ impl Hold {
     /// Both ends are those of the one request that is believed; the wall may have been stepped
     /// since the last one, so its new end can be the earlier. Only the keeper calls this, one at a
     /// time.
-    pub(crate) fn extend(&self, to: Moment, waiters: u32, cut: bool) {
+    pub(crate) fn extend(&self, to: ClockReading, waiters: u32, cut: bool) {
         self.waiters.store(waiters, Ordering::Relaxed);
         if self.check(Duration::ZERO).is_err() {
             return;
@@ -107,15 +106,15 @@ impl Hold {
     }
 
     /// Why the deadline is where it is.
-    pub(crate) fn end_of_time(&self) -> Why {
+    pub(crate) fn end_of_time(&self) -> LossReason {
         match self.deadline() == self.max_end || self.cut.load(Ordering::Acquire) {
-            true => Why::MaxHold,
-            false => Why::Expired,
+            true => LossReason::MaxHold,
+            false => LossReason::Expired,
         }
     }
 
     /// Says once and for ever that the hold is lost.
-    pub(crate) fn latch(&self, why: Why) {
+    pub(crate) fn latch(&self, why: LossReason) {
         if self.lost.set(why).is_ok() {
             self.observer.lost(&self.key.lock, why.word());
             tracing::warn!(lock = %self.key.lock, token = %self.token, why = why.word(), "lost");
@@ -126,14 +125,14 @@ impl Hold {
     /// Says once and for ever that its guard has let go of the hold. No loss: nobody is warned, but
     /// whoever still has a view of it must not believe in it. False when it had ended before.
     pub(crate) fn end(&self) -> bool {
-        let first = self.lost.set(Why::Released).is_ok();
+        let first = self.lost.set(LossReason::Released).is_ok();
         if first {
             self.told.cancel();
         }
         first
     }
 
-    pub(crate) fn why(&self) -> Option<Why> {
+    pub(crate) fn why(&self) -> Option<LossReason> {
         self.lost.get().copied()
     }
 
@@ -153,13 +152,13 @@ impl Hold {
         }
         let left = self.left(self.now());
         let why = if std::process::id() != self.pid {
-            Why::Forked
-        } else if left.is_zero() && !teeth::bites(Bug::CheckTrustsTimer) {
+            LossReason::Forked
+        } else if left.is_zero() {
             self.end_of_time()
-        } else if need < left || teeth::bites(Bug::CheckTrustsTimer) {
+        } else if need < left {
             return Ok(());
         } else {
-            return fail(Why::TooShort);
+            return fail(LossReason::TooShort);
         };
         self.latch(why);
         fail(*self.lost.get().unwrap_or(&why))
@@ -228,7 +227,7 @@ impl Held {
     /// Whether the lock is held and certain to be so for another `need`, come what may.
     ///
     /// # Errors
-    /// [`Lost`]; with [`Why::TooShort`] when it is held, but for less.
+    /// [`Lost`]; with [`LossReason::TooShort`] when it is held, but for less.
     pub fn check_for(&self, need: Duration) -> Result<(), Lost> {
         self.0.check(need)
     }
@@ -239,13 +238,13 @@ impl Held {
     /// Dropping it forgets the wait; the loss itself is kept.
     pub async fn lost(&self) -> Lost {
         self.0.told.cancelled().await;
-        let why = self.0.lost.get().copied().unwrap_or(Why::Expired);
+        let why = self.0.lost.get().copied().unwrap_or(LossReason::Expired);
         Lost { lock: self.0.key.lock.clone(), token: self.0.token, why }
     }
 
     /// The loss that a release found.
     pub(crate) fn gone(&self) -> Lost {
-        Lost { lock: self.0.key.lock.clone(), token: self.0.token, why: Why::Gone }
+        Lost { lock: self.0.key.lock.clone(), token: self.0.token, why: LossReason::Gone }
     }
 
     /// A token that is cancelled when the lock is lost or let go of, to pass down into other code.
@@ -275,7 +274,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(10);
 
-    fn hold(clock: &Clock, sent: Moment) -> Hold {
+    fn hold(clock: &Clock, sent: ClockReading) -> Hold {
         let lock = FullName { space: Namespace::default(), name: Name::new("a").unwrap() };
         let key = Key { lock, req: crate::ReqId::random() };
         let grant = Grant {
@@ -301,7 +300,7 @@ mod tests {
         clock.advance(Duration::from_secs(4));
         // Nobody looked while the deadline passed: no timer fired, nothing has latched yet.
         hold.extend(clock.now().plus(TTL).into(), 0, false);
-        assert_eq!(hold.check(Duration::ZERO).unwrap_err().why, Why::Expired);
+        assert_eq!(hold.check(Duration::ZERO).unwrap_err().why, LossReason::Expired);
     }
 
     #[derive(Clone, Debug)]

@@ -1,62 +1,158 @@
-//! What a store of the lease family must offer: its textbook moves, and nothing else.
+//! What a store of the lease family must offer: [`LeaseStore::play`], and little else.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::busy::Standing;
+use crate::backend::{Ask, Due, Event, Force, Forced, Key};
 use crate::capability::{Capability, WakeUp};
 use crate::clock::Clock;
-use crate::error::Error;
+use crate::engine;
+use crate::error::{Error, Kind};
 use crate::ids::ReqId;
 use crate::info::{LockInfo, Query};
-use crate::lost::Why;
 use crate::name::FullName;
-use crate::seam::{Ask, Due, Event, Force, Forced, Key, Released};
-use crate::state::Pulse;
-use crate::token::{Token, TokenRange};
+use crate::state::{Claim, Op, Reply};
+use crate::token::Token;
 
-/// The answer to one acquire of a lease store.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Answer {
-    /// Held; `left` is what remains of the lease, which is less than the TTL for a replay.
-    Granted {
-        /// Its tokens.
-        tokens: TokenRange,
-        /// What is left of the lease.
-        left: Duration,
-        /// How many wait.
-        waiters: u32,
-    },
-    /// Held by others, and this request is not in line.
-    Busy(Standing),
-    /// In line.
-    Waiting(Standing),
-    /// The store grants nothing to anybody for now; ask again after `left`.
-    NotYet {
-        /// When to ask again.
-        left: Duration,
-        /// Why, for people.
-        why: String,
-    },
-    /// This request was cancelled or released before and stays so.
-    Spent,
+/// Which connection a batch of moves belongs on: upkeep never queues behind callers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Class {
+    /// Acquires and releases of the application's tasks.
+    Caller,
+    /// Renewals, heartbeats, cancels, and releases of dropped guards.
+    Upkeep,
 }
 
-/// The answer to one renewal of a lease store.
+impl Class {
+    /// The class of a call made here: the library's own thread does the upkeep.
+    #[must_use]
+    pub fn here() -> Self {
+        if engine::on_library_thread() { Self::Upkeep } else { Self::Caller }
+    }
+}
+
+/// One operation of the specification on one lock, as clients ask for it.
 #[derive(Clone, Debug)]
-pub enum Renewal {
-    /// Held for another `left`.
-    Held {
-        /// What is left of the lease.
-        left: Duration,
-        /// How many wait.
-        waiters: u32,
-    },
-    /// Not held any more.
-    Lost(Why),
-    /// No answer.
-    Unknown(Error),
+pub enum Move {
+    /// [`Op::Acquire`]. With a wait-lease the request queues, and is dropped when it is silent for
+    /// that long; without one it does not queue.
+    Acquire(Arc<Ask>, Option<Duration>),
+    /// [`Op::Heartbeat`] of one waiter.
+    Heartbeat(Key, Duration),
+    /// [`Op::Renew`] of one hold.
+    Renew(Due),
+    /// [`Op::Release`].
+    Release(Key),
+    /// [`Op::Cancel`].
+    Cancel(Key),
+}
+
+impl Move {
+    /// The lock it is about.
+    #[must_use]
+    pub fn lock(&self) -> &FullName {
+        match self {
+            Self::Acquire(ask, _) => &ask.lock,
+            Self::Heartbeat(key, _) | Self::Release(key) | Self::Cancel(key) => &key.lock,
+            Self::Renew(due) => &due.key.lock,
+        }
+    }
+
+    /// The request it is about, at its lock.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        match self {
+            Self::Acquire(ask, _) => ask.key(),
+            Self::Heartbeat(key, _) | Self::Release(key) | Self::Cancel(key) => key.clone(),
+            Self::Renew(due) => due.key.clone(),
+        }
+    }
+
+    /// What it is called in errors and logs.
+    #[must_use]
+    pub const fn verb(&self) -> &'static str {
+        match self {
+            Self::Acquire(..) => "acquire",
+            Self::Heartbeat(..) => "heartbeat",
+            Self::Renew(_) => "renew",
+            Self::Release(_) => "release",
+            Self::Cancel(_) => "cancel",
+        }
+    }
+
+    /// The operation for a store that runs the specification itself, and tells the client things
+    /// at the address `via`.
+    #[must_use]
+    pub fn into_op(self, via: &str) -> (FullName, Op) {
+        match self {
+            Self::Acquire(ask, wait) => {
+                let claim = Claim::of(&ask, via);
+                (ask.lock.clone(), Op::Acquire { claim, wait })
+            }
+            Self::Heartbeat(Key { lock, req }, wait) => (lock, Op::Heartbeat { req, wait }),
+            Self::Renew(Due { key, ttl }) => (key.lock, Op::Renew { req: key.req, ttl }),
+            Self::Release(Key { lock, req }) => (lock, Op::Release { req }),
+            Self::Cancel(Key { lock, req }) => (lock, Op::Cancel { req }),
+        }
+    }
+}
+
+/// Moves in a row that a store can send in one call: many of a kind, or a single one.
+#[derive(Debug)]
+pub enum Run {
+    /// One acquire.
+    Acquire(Arc<Ask>, Option<Duration>),
+    /// Heartbeats of many waiters.
+    Heartbeat(Vec<(Key, Duration)>),
+    /// Renewals of many holds.
+    Renew(Vec<Due>),
+    /// One release.
+    Release(Key),
+    /// One cancel.
+    Cancel(Key),
+}
+
+impl Run {
+    /// Splits a batch of moves into runs, in order.
+    pub fn split(moves: Vec<Move>) -> impl Iterator<Item = Self> + Send {
+        let mut moves = moves.into_iter().peekable();
+        std::iter::from_fn(move || {
+            Some(match moves.next()? {
+                Move::Acquire(ask, wait) => Self::Acquire(ask, wait),
+                Move::Release(key) => Self::Release(key),
+                Move::Cancel(key) => Self::Cancel(key),
+                Move::Heartbeat(key, wait) => {
+                    let mut all = vec![(key, wait)];
+                    let same = |next: &Move| matches!(next, Move::Heartbeat(..));
+                    while let Some(Move::Heartbeat(key, wait)) = moves.next_if(same) {
+                        all.push((key, wait));
+                    }
+                    Self::Heartbeat(all)
+                }
+                Move::Renew(due) => {
+                    let mut all = vec![due];
+                    let same = |next: &Move| matches!(next, Move::Renew(_));
+                    while let Some(Move::Renew(due)) = moves.next_if(same) {
+                        all.push(due);
+                    }
+                    Self::Renew(all)
+                }
+            })
+        })
+    }
+}
+
+/// One reply for each move of a batch, in order.
+pub type Replies = Vec<Result<Reply, Error>>;
+
+/// The reply to a lone move.
+///
+/// # Errors
+/// That of the move; of unknown outcome when there is no reply.
+pub fn only(mut replies: Replies) -> Result<Reply, Error> {
+    let none = || Err(Error::new(Kind::Store, "no reply to a move").unknown());
+    replies.pop().unwrap_or_else(none)
 }
 
 /// What a store tells its driver without being asked. A wake-up is only ever a hint: the waiter
@@ -75,21 +171,26 @@ pub enum Wake {
 }
 
 /// Where a store drops its wake-ups; callable from any thread, never blocks.
-pub type Ears = Arc<dyn Fn(Wake) + Send + Sync>;
+pub type EventSink = Arc<dyn Fn(Wake) + Send + Sync>;
 
 /// A store that decides atomically: one script, one transaction, one call.
 ///
-/// For authors of stores; users never see it. [`Leased`](crate::leased::Leased) turns it into a
-/// [`Backend`](crate::seam::Backend): waiting, heartbeats, timers and wake-ups are written there,
+/// For authors of stores; users never see it. [`LeaseDriver`](crate::lease_driver::LeaseDriver) turns it into a
+/// [`Backend`](crate::backend::Backend): waiting, heartbeats, timers and wake-ups are written there,
 /// once.
 ///
-/// # Contract
-/// * Each call is one atomic step of [`LockState`](crate::state::LockState), by its rules.
-/// * Only the store's clock counts, read inside the atomic step.
-/// * Every call is idempotent by request id and bounded in time. A store that sends an acquire more
-///   than once in one call says so ([`Wake::Repeated`]).
-/// * `heartbeat`, `renew` and `cancel` are called on the library's own thread; `acquire` and
-///   `release` anywhere (see [`on_library_thread`](crate::engine::on_library_thread)).
+/// # Contract of `play`
+/// * One reply for each move, in order; each move is one atomic step of
+///   [`LockState`](crate::state::LockState), by its rules, on the store's clock.
+/// * Moves on one lock are applied in the given order; across locks there is no promise.
+/// * Every move is idempotent by its request id. A store that sends an acquire more than once says
+///   so ([`Wake::Repeated`]).
+/// * An error is about its own move alone: [`unknown`](Error::unknown) when it was sent and not
+///   answered, not applied when it was never sent. A store that grants nothing to anybody for now
+///   answers an acquire with [`Error::not_yet`].
+/// * It ends in bounded time, and may be dropped at any await: what was sent may still be applied.
+///   Nobody else's moves depend on its future being polled.
+/// * [`Class::Upkeep`] never queues behind [`Class::Caller`].
 pub trait LeaseStore: Send + Sync + 'static {
     /// What this store promises.
     fn capability(&self) -> &Capability;
@@ -100,15 +201,15 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// The clock deadlines are counted on.
     fn clock(&self) -> &Clock;
 
-    /// Whether the store itself sees to it that every call ends in time. Then the driver sets no
-    /// timer for each call, which over a network costs about as much as the call.
+    /// Whether the store itself bounds every call. Then the driver sets no timer for each call,
+    /// which over a network costs about as much as the call.
     fn ends_in_time(&self) -> bool {
         false
     }
 
     /// Whether a waiter is told of its turn just now. Otherwise it asks again and again: the head of
-    /// the line often, whoever is further back less often.
-    fn calls_up(&self) -> bool {
+    /// the queue often, whoever is further back less often.
+    fn pushes(&self) -> bool {
         self.capability().wake == WakeUp::Push
     }
 
@@ -120,37 +221,25 @@ pub trait LeaseStore: Send + Sync + 'static {
         0
     }
 
-    /// Asks, asks again, confirms or polls. With `wait_lease` the request stands in line and is
-    /// dropped when not heard of for that long.
-    fn acquire(
+    /// Applies a batch of moves. See the contract above.
+    fn play(&self, class: Class, moves: Vec<Move>) -> impl Future<Output = Replies> + Send;
+
+    /// Applies one move. What waits for its answer should be small: a thousand callers may, and a
+    /// store whose `play` is large says here how it plays a lone acquire.
+    fn play_one(
         &self,
-        ask: &Ask,
-        wait_lease: Option<Duration>,
-    ) -> impl Future<Output = Result<Answer, Error>> + Send;
-
-    /// Says that waiters are alive: one call for all, answers in the same order.
-    fn heartbeat(
-        &self,
-        waiting: &[(Key, Duration)],
-    ) -> impl Future<Output = Result<Vec<Pulse>, Error>> + Send;
-
-    /// Renews holds: one call for all, answers in the same order.
-    fn renew(&self, due: &[Due]) -> impl Future<Output = Vec<Renewal>> + Send;
-
-    /// Gives a hold back.
-    fn release(
-        &self,
-        key: &Key,
-        requeue: Option<&Ask>,
-    ) -> impl Future<Output = Result<Released, Error>> + Send;
-
-    /// Undoes a request, whatever became of it, and keeps it from coming back.
-    fn cancel(&self, key: &Key) -> impl Future<Output = Result<(), Error>> + Send;
+        class: Class,
+        one: Move,
+    ) -> impl Future<Output = Result<Reply, Error>> + Send {
+        // Made before the first await: the future carries no copy of the move.
+        let played = self.play(class, vec![one]);
+        async move { only(played.await) }
+    }
 
     /// Lists locks.
     fn inspect(&self, query: &Query) -> impl Future<Output = Result<Vec<LockInfo>, Error>> + Send;
 
-    /// Takes a lock away.
+    /// Takes a lock away. Not a move: it is not idempotent.
     fn force(
         &self,
         lock: &FullName,
@@ -159,8 +248,31 @@ pub trait LeaseStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Forced, Error>> + Send;
 
     /// Told once, before any other call: where wake-ups go.
-    fn listen(&self, ears: Ears);
+    fn listen(&self, sink: EventSink);
 
     /// Ends connections and threads.
     fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Name, Namespace};
+
+    #[test]
+    fn a_run_is_many_of_a_kind_in_a_row_or_a_single_move() {
+        let lock = FullName { space: Namespace::default(), name: Name::new("a").unwrap() };
+        let key = || Key { lock: lock.clone(), req: ReqId::random() };
+        let renew = || Move::Renew(Due { key: key(), ttl: Duration::from_secs(1) });
+        let beat = || Move::Heartbeat(key(), Duration::from_secs(1));
+        let moves = vec![renew(), renew(), Move::Release(key()), renew(), beat(), beat(), beat()];
+        let sizes = Run::split(moves).map(|run| match run {
+            Run::Renew(all) => ("renew", all.len()),
+            Run::Heartbeat(all) => ("heartbeat", all.len()),
+            Run::Release(_) => ("release", 1),
+            Run::Acquire(..) | Run::Cancel(_) => ("other", 1),
+        });
+        let expected = [("renew", 2), ("release", 1), ("renew", 1), ("heartbeat", 3)];
+        assert_eq!(sizes.collect::<Vec<_>>(), expected);
+    }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::busy::{Busy, Standing};
+use crate::backend::{Ask, Attempt, Grant, Released};
+use crate::busy::{Busy, QueueStatus};
 use crate::capability::Family;
 use crate::client::{Client, Undo, Waits};
 use crate::clock::BootInstant;
@@ -19,7 +20,6 @@ use crate::ids::{Owner, ReqId};
 use crate::label::Label;
 use crate::mode::Mode;
 use crate::name::Name;
-use crate::seam::{Ask, Attempt, Grant, Released};
 use crate::ttl::{Patience, Ttl};
 
 /// A grant that came too late to be used is asked for again, this often.
@@ -31,7 +31,7 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 /// How long one call to a store may take: drivers wait no longer for an answer.
 const ONE_CALL: Duration = Duration::from_secs(10);
 
-type OnWait = Arc<dyn Fn(&Standing) + Send + Sync>;
+type OnWait = Arc<dyn Fn(&QueueStatus) + Send + Sync>;
 
 /// A lock that is about to be asked for. Await it to wait for its turn.
 ///
@@ -137,7 +137,7 @@ impl Lock {
 
     /// Hears who holds the lock and how many are ahead, whenever that changes while waiting. Called
     /// on the waiting task: be quick.
-    pub fn on_wait(mut self, hear: impl Fn(&Standing) + Send + Sync + 'static) -> Self {
+    pub fn on_wait(mut self, hear: impl Fn(&QueueStatus) + Send + Sync + 'static) -> Self {
         self.0.on_wait = Some(Arc::new(hear));
         self
     }
@@ -247,22 +247,22 @@ impl Spec {
             let answer = tokio::select! {
                 biased;
                 () = client.closing.cancelled() => Err(client.closed()),
-                answer = client.backend.acquire(&ask, seen.map(|s| s as _)) => answer,
+                answer = client.backend.acquire(ask.clone(), seen.map(|s| s as _)) => answer,
                 () = passed(&mut end) => Err(unanswered(bound.unwrap_or_default())),
             };
             timing.outcome = "error";
             // Closing cancels what is asked for: whoever meets that cancel first is told of the close.
             let closing = || client.closing.is_cancelled();
             match answer.map_err(|e| if closing() { client.closed() } else { e })? {
-                Attempt::Busy(standing) => {
+                Attempt::Busy(status) => {
                     undo.disarm();
                     timing.outcome = "busy";
                     let waited = match patience {
                         Patience::Never => Duration::ZERO,
                         _ => client.clock().now().since(started),
                     };
-                    tracing::debug!(lock = %ask.lock, %standing, "busy");
-                    return Ok(Err(Busy { lock: ask.lock.clone(), standing, waited }));
+                    tracing::debug!(lock = %ask.lock, %status, "busy");
+                    return Ok(Err(Busy { lock: ask.lock.clone(), status, waited }));
                 }
                 Attempt::Granted(grant)
                     if !grant.until().left(client.clock().moment()).is_zero() =>
@@ -332,7 +332,7 @@ impl Spec {
         let ttl = match client.backend.capability().family {
             // A session's lease is told whole, and may be shorter or longer than was asked for. The
             // others tell what is left of what was asked for.
-            Family::Line => grant.ttl,
+            Family::Queue => grant.ttl,
             // One that shares a connection has no longer a lease than that was opened with.
             Family::Session => grant.ttl.min(ask.ttl),
             _ => ask.ttl,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::{Backend, Due, Force, Forced, Grant, Kept, Key};
 use crate::capability::{Capability, Fence};
 use crate::client::Client;
 use crate::error::{Error, Kind};
@@ -11,9 +12,8 @@ use crate::guard::Guard;
 use crate::info::{LockInfo, Query};
 use crate::label::Label;
 use crate::lock::Lock;
-use crate::lost::Lost;
+use crate::loss::Lost;
 use crate::name::{FullName, Name, Namespace};
-use crate::seam::{Backend, Due, Force, Forced, Grant, Kept, Key};
 use crate::store::Store;
 use crate::ticket::{Ticket, fingerprint};
 use crate::token::{Token, TokenRange};

@@ -7,23 +7,26 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::backend::{Backend, Event, Force, Forced, Key};
 use crate::capability::{Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::info::{LockInfo, Query};
-use crate::lease::{Answer, Ears, LeaseStore, Renewal, Wake};
-use crate::leased::Leased;
-use crate::lost::Why;
+use crate::lease::{Class, EventSink, LeaseStore, Move, Replies, Wake};
+use crate::lease_driver::LeaseDriver;
+use crate::loss::LossReason;
 use crate::name::{FullName, Name};
-use crate::seam::{Ask, Backend, Due, Event, Force, Forced, Key, Released};
 use crate::simulation;
-use crate::state::{Claim, Effects, LockState, Micros, Now, Op, Pulse, Reply, Rules, answer};
+use crate::state::{Effects, LockState, Micros, Now, Op, Reply, Rules};
 use crate::store::Store;
 use crate::token::Token;
 use crate::ttl::Ttl;
 
-/// Every so many moves, locks nobody needs any more are forgotten.
-const SWEEP_EVERY: u32 = 256;
+/// Moves between two sweeps, at least. A sweep looks at every lock, so after one that kept more
+/// locks than this, as many moves go by as it kept: its cost a move does not grow with their number.
+const SWEEP_EVERY: usize = 256;
+/// A queue longer than this has an index.
+const LONG: usize = 64;
 
 static CAPABILITY: Capability = Capability {
     store: "memory",
@@ -78,14 +81,17 @@ struct Shared {
     clock: Clock,
     rules: Rules,
     table: Mutex<Table>,
-    ears: Mutex<BTreeMap<String, Ears>>,
+    sink: Mutex<BTreeMap<String, EventSink>>,
 }
 
 #[derive(Default)]
 struct Table {
     locks: BTreeMap<FullName, LockState>,
     floor: u64,
-    moves: u32,
+    /// Moves since the last sweep.
+    moves: usize,
+    /// Locks that the last sweep kept.
+    kept: usize,
 }
 
 impl Memory {
@@ -120,7 +126,7 @@ impl Memory {
     #[doc(hidden)]
     #[must_use]
     pub fn with_rules(site: String, clock: Clock, rules: Rules) -> Self {
-        let shared = Shared { site, clock, rules, table: Mutex::default(), ears: Mutex::default() };
+        let shared = Shared { site, clock, rules, table: Mutex::default(), sink: Mutex::default() };
         Self { shared: Arc::new(shared), via: String::new(), listening: OnceLock::new() }.client()
     }
 
@@ -161,7 +167,7 @@ impl Memory {
         let mut table = self.table();
         let now = self.now();
         table.moves += 1;
-        if table.moves.is_multiple_of(SWEEP_EVERY) {
+        if table.moves >= table.kept.max(SWEEP_EVERY) {
             table.sweep(now.lease);
         }
         let floor = table.floor;
@@ -169,6 +175,9 @@ impl Memory {
             Some(state) => state,
             None => table.locks.entry(lock.clone()).or_insert_with(|| LockState::above(floor)),
         };
+        if state.queue.len() > LONG {
+            state.queue.index();
+        }
         change(state, now)
     }
 
@@ -184,14 +193,14 @@ impl Memory {
             self.tell(&via, Wake::Event(Event::Contended(key(req))));
         }
         for (req, via) in effects.revoked {
-            self.tell(&via, Wake::Event(Event::Lost(key(req), Why::Revoked)));
+            self.tell(&via, Wake::Event(Event::Lost(key(req), LossReason::Revoked)));
         }
     }
 
     fn tell(&self, via: &str, wake: Wake) {
-        let ears = self.shared.ears.lock().unwrap_or_else(PoisonError::into_inner);
-        let ear = ears.get(via).cloned();
-        drop(ears);
+        let sink = self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner);
+        let ear = sink.get(via).cloned();
+        drop(sink);
         if let Some(ear) = ear {
             ear(wake);
         }
@@ -205,6 +214,7 @@ impl Default for Memory {
 }
 
 impl Table {
+    /// Forgets locks nobody needs any more.
     fn sweep(&mut self, now: Micros) {
         let floor = &mut self.floor;
         self.locks.retain(|_, state| {
@@ -214,12 +224,13 @@ impl Table {
             }
             !idle
         });
+        (self.moves, self.kept) = (0, self.locks.len());
     }
 }
 
 impl Store for Memory {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Leased::new(self))
+        Arc::new(LeaseDriver::new(self))
     }
 }
 
@@ -236,45 +247,27 @@ impl LeaseStore for Memory {
         &self.shared.clock
     }
 
-    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
-        let claim = Claim::of(ask, self.via.clone());
-        answer::acquired(self.step(&ask.lock, &Op::Acquire { claim, wait: wait_lease }))
-    }
-
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        let mut by_lock: BTreeMap<&FullName, Vec<usize>> = BTreeMap::new();
-        for (i, (key, _)) in waiting.iter().enumerate() {
-            by_lock.entry(&key.lock).or_default().push(i);
-        }
-        let mut pulses = vec![Pulse::Unknown; waiting.len()];
-        for (lock, asked) in by_lock {
-            let beats: Vec<_> = asked.iter().map(|i| (waiting[*i].0.req, waiting[*i].1)).collect();
+    async fn play(&self, _: Class, moves: Vec<Move>) -> Replies {
+        let mut replies = Replies::with_capacity(moves.len());
+        let mut moves = moves.into_iter().peekable();
+        while let Some(one) = moves.next() {
+            let Move::Heartbeat(Key { lock, req }, wait) = one else {
+                let (lock, op) = one.into_op(&self.via);
+                replies.push(Ok(self.step(&lock, &op)));
+                continue;
+            };
+            // Waiters of one lock in a row: one pass over its queue.
+            let mut beats = vec![(req, wait)];
+            let same = |next: &Move| matches!(next, Move::Heartbeat(key, _) if key.lock == lock);
+            while let Some(Move::Heartbeat(key, wait)) = moves.next_if(same) {
+                beats.push((key.req, wait));
+            }
             let beat = |state: &mut LockState, now| state.beat(&beats, now, &self.shared.rules);
-            let (answers, effects) = self.with(lock, beat);
-            self.deliver(lock, effects);
-            asked.into_iter().zip(answers).for_each(|(i, pulse)| pulses[i] = pulse);
+            let (pulses, effects) = self.with(&lock, beat);
+            self.deliver(&lock, effects);
+            replies.extend(pulses.into_iter().map(|pulse| Ok(Reply::Pulse(pulse))));
         }
-        Ok(pulses)
-    }
-
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        let renew = |d: &Due| {
-            answer::renewed(Ok(self.step(&d.key.lock, &Op::Renew { req: d.key.req, ttl: d.ttl })))
-        };
-        due.iter().map(renew).collect()
-    }
-
-    async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
-        let done = answer::released(self.step(&key.lock, &Op::Release { req: key.req }));
-        if let Some(ask) = requeue {
-            self.acquire(ask, Some(ask.ttl)).await?;
-        }
-        done
-    }
-
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        self.step(&key.lock, &Op::Cancel { req: key.req });
-        Ok(())
+        replies
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -309,25 +302,58 @@ impl LeaseStore for Memory {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        answer::forced(self.step(lock, &Op::Force { token, how }))
+        self.step(lock, &Op::Force { token, how }).forced()
     }
 
-    fn listen(&self, ears: Ears) {
+    fn listen(&self, sink: EventSink) {
         if self.listening.set(()).is_ok() {
-            let mut all = self.shared.ears.lock().unwrap_or_else(PoisonError::into_inner);
-            all.insert(self.via.clone(), simulation::ears(ears));
+            let mut all = self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner);
+            all.insert(self.via.clone(), simulation::sink(sink));
         }
     }
 
     async fn close(&self) {
-        self.shared.ears.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.via);
+        self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.via);
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.listening.get().is_some() {
-            self.shared.ears.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.via);
+            self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.via);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ReqId;
+    use crate::{Name, Namespace};
+
+    #[test]
+    fn a_sweep_of_many_locks_is_paid_for_by_as_many_moves() {
+        let (clock, many) = (Clock::held(), 10 * SWEEP_EVERY);
+        let memory = Memory::on(clock.clone());
+        let lock = |i: usize| {
+            let name = Name::new(format!("{i}")).unwrap();
+            FullName { space: Namespace::default(), name }
+        };
+        // A cancelled request is remembered, and its lock with it.
+        for i in 0..many {
+            memory.step(&lock(i), &Op::Cancel { req: ReqId::random() });
+        }
+        let mut looked_at = 0;
+        for i in 0..10 * many {
+            memory.step(&lock(i % many), &Op::Settle);
+            let table = memory.table();
+            looked_at += if table.moves == 0 { table.kept } else { 0 };
+        }
+        assert!((8 * many..=10 * many).contains(&looked_at), "{looked_at} in {} moves", 10 * many);
+        clock.advance(memory.shared.rules.tombstone);
+        for _ in 0..many {
+            memory.step(&lock(0), &Op::Settle);
+        }
+        assert_eq!(memory.table().locks.len(), 1, "locks that nobody needs are forgotten");
     }
 }

@@ -15,22 +15,22 @@
 //! | [`QuorumNode`] | what a node must offer |
 //! | [`NodeState`] | the pure specification of a node |
 //! | [`MemoryNode`] | the specification as a node, with faults on command |
-//! | [`Quorum`] | the driver |
+//! | [`QuorumDriver`] | the driver |
 
 mod attempt;
-mod bells;
-mod debts;
-mod drift;
-mod ending;
-mod fan;
+mod fan_out;
 mod holds;
-mod keep;
+mod inspect;
 mod memory;
 mod node;
+mod node_time;
+mod release;
+mod renewal;
 mod state;
 mod step;
-mod view;
+mod unacknowledged;
 mod wait;
+mod waiters;
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,22 +46,21 @@ pub use node::{
     Vote,
 };
 pub use state::{
-    NodeHold, NodeOp, NodePhase, NodeReply, NodeRules, NodeSpent, NodeState, NodeStep, NodeWaiter,
-    Who,
+    NodeHold, NodeOp, NodePhase, NodeReply, NodeRules, NodeState, NodeStep, NodeTombstone,
+    NodeWaiter, Who,
 };
 
+use crate::backend::{
+    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
+};
 use crate::capability::{Capability, Fence};
 use crate::clock::Clock;
+use crate::clock_reading::ClockReading;
 use crate::error::{Error, Kind};
 use crate::info::{LockInfo, Query};
 use crate::lease::Wake;
-use crate::moment::Moment;
 use crate::name::FullName;
-use crate::seam::{
-    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
-};
 use crate::store::Store;
-use crate::teeth::{self, Bug};
 use crate::token::Token;
 
 /// How long a node may take at most, in microseconds; a tenth of the TTL when that is less.
@@ -74,7 +73,7 @@ const CALL: Duration = Duration::from_secs(10);
 const MOST_NODES: usize = 63;
 
 /// A majority of nodes as a [`Backend`].
-pub struct Quorum<N: QuorumNode> {
+pub struct QuorumDriver<N: QuorumNode> {
     inner: Arc<Inner<N>>,
     events: Mutex<Option<UnboundedReceiver<Event>>>,
 }
@@ -87,10 +86,10 @@ struct Inner<N> {
     ordered: bool,
     /// In microseconds.
     per_node: AtomicU64,
-    drift: drift::Drift,
+    drift: node_time::NodeTime,
     /// The last round that was numbered here.
     rounds: AtomicU64,
-    bells: bells::Bells,
+    bells: waiters::Waiters,
     holds: holds::Holds,
     news: UnboundedSender<Event>,
 }
@@ -101,7 +100,7 @@ struct Node<N> {
     /// It did not answer when last asked: nobody waits for it if the others suffice.
     ailing: AtomicBool,
     healing: AtomicBool,
-    debts: debts::Debts,
+    debts: unacknowledged::Unacknowledged,
 }
 
 impl<N> Node<N> {
@@ -123,7 +122,7 @@ impl<N> Node<N> {
     }
 }
 
-impl<N: QuorumNode> Quorum<N> {
+impl<N: QuorumNode> QuorumDriver<N> {
     /// Drives nodes that are told apart by nothing but their place, under the name of `site`.
     ///
     /// # Errors
@@ -137,21 +136,23 @@ impl<N: QuorumNode> Quorum<N> {
         let ordered = nodes[0].capability().fence > Fence::Unordered;
         let nodes = nodes.into_iter().map(|node| {
             let (ailing, healing) = (AtomicBool::new(false), AtomicBool::new(false));
-            Arc::new(Node { node, ailing, healing, debts: debts::Debts::default() })
+            Arc::new(Node {
+                node,
+                ailing,
+                healing,
+                debts: unacknowledged::Unacknowledged::default(),
+            })
         });
         let (news, events) = unbounded_channel();
         let inner = Arc::new(Inner {
             nodes: nodes.collect(),
             site: site.into(),
-            majority: match teeth::bites(Bug::HalfIsMajority) {
-                true => size / 2,
-                false => size / 2 + 1,
-            },
+            majority: size / 2 + 1,
             ordered,
             per_node: AtomicU64::new(PER_NODE),
-            drift: drift::Drift::new(size),
+            drift: node_time::NodeTime::new(size),
             rounds: AtomicU64::new(0),
-            bells: bells::Bells::default(),
+            bells: waiters::Waiters::default(),
             holds: holds::Holds::default(),
             news,
         });
@@ -207,7 +208,7 @@ impl<N: QuorumNode> Inner<N> {
     }
 
     /// Now, as a question leaves.
-    fn moment(&self) -> Moment {
+    fn moment(&self) -> ClockReading {
         self.capability().moment(self.clock())
     }
 
@@ -232,13 +233,13 @@ impl<N: QuorumNode> Inner<N> {
     }
 }
 
-impl<N: QuorumNode> Store for Quorum<N> {
+impl<N: QuorumNode> Store for QuorumDriver<N> {
     fn into_backend(self) -> Arc<dyn Backend> {
         Arc::new(self)
     }
 }
 
-impl<N: QuorumNode> Backend for Quorum<N> {
+impl<N: QuorumNode> Backend for QuorumDriver<N> {
     fn capability(&self) -> &Capability {
         self.inner.capability()
     }
@@ -253,7 +254,7 @@ impl<N: QuorumNode> Backend for Quorum<N> {
 
     fn acquire<'a>(
         &'a self,
-        ask: &'a Ask,
+        ask: Arc<Ask>,
         seen: Option<Watcher<'a>>,
     ) -> Fut<'a, Result<Attempt, Error>> {
         Box::pin(self.inner.acquire(ask, seen))
@@ -267,11 +268,7 @@ impl<N: QuorumNode> Backend for Quorum<N> {
         Box::pin(self.inner.keep(due))
     }
 
-    fn release<'a>(
-        &'a self,
-        key: &'a Key,
-        _requeue: Option<&'a Ask>,
-    ) -> Fut<'a, Result<Released, Error>> {
+    fn release<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<Released, Error>> {
         Box::pin(self.inner.release(key))
     }
 
@@ -301,7 +298,7 @@ impl<N: QuorumNode> Backend for Quorum<N> {
             for n in &self.inner.nodes {
                 n.debts.close();
             }
-            let mut fan = fan::Fan::new(self.clock(), CALL, self.inner.nodes.len());
+            let mut fan = fan_out::Fan::new(self.clock(), CALL, self.inner.nodes.len());
             for (i, n) in self.inner.nodes.iter().enumerate() {
                 fan.call(i, n.deref().node.close());
             }

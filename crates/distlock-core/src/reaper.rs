@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::backend::{Backend, Key};
 use crate::clock::{BootInstant, Clock};
 use crate::engine;
-use crate::seam::{Backend, Key};
 use crate::simulation::HashMap;
-use crate::teeth::{self, Bug};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
@@ -28,6 +27,8 @@ pub(crate) struct Reaper {
     backend: Arc<dyn Backend>,
     /// What is left to give back, releases that their guards see to included.
     pending: AtomicUsize,
+    /// Counts what the store has acknowledged.
+    acknowledged: AtomicUsize,
     /// Somebody waits for that to end.
     draining: AtomicBool,
     progress: Notify,
@@ -71,6 +72,7 @@ impl Reaper {
         Arc::new(Self {
             backend,
             pending: AtomicUsize::new(0),
+            acknowledged: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             progress: Notify::new(),
             lanes: Mutex::default(),
@@ -105,6 +107,11 @@ impl Reaper {
     /// Counts a release that somebody else sees to, so that closing waits for it.
     pub(crate) fn under_way(self: &Arc<Self>) -> Pending {
         Pending::new(self.clone())
+    }
+
+    /// The store has acknowledged such a release.
+    pub(crate) fn acknowledged(&self) {
+        self.acknowledged.fetch_add(1, Ordering::SeqCst);
     }
 
     fn begin(self: &Arc<Self>, key: Key, ttl: Duration, release: bool) {
@@ -165,13 +172,13 @@ impl Reaper {
 
     async fn attempt(self: &Arc<Self>, shard: u64, mut job: Job) {
         let done = match job.release {
-            true => self.backend.release(&job.key, None).await.map(drop),
+            true => self.backend.release(&job.key).await.map(drop),
             false => self.backend.abandon(&job.key).await,
         };
-        let Err(e) = done else { return };
+        let Err(e) = done else { return self.acknowledged() };
         let now = self.clock().now();
         let closed = self.closed.load(Ordering::Acquire);
-        if now >= job.end || closed || teeth::bites(Bug::ReaperTriesOnce) {
+        if now >= job.end || closed {
             tracing::warn!(lock = %job.key.lock, error = %e, "left to expire");
             return;
         }
@@ -187,14 +194,20 @@ impl Reaper {
         self.pending.load(Ordering::SeqCst)
     }
 
-    /// Waits until nothing is left to give back, or until that has made no progress for a while;
-    /// says how much is left.
+    /// Waits until nothing is left to give back, or until nothing was acknowledged for a while; says
+    /// how much is left. What is given up meanwhile prolongs nothing.
     pub(crate) async fn drained(&self, silence: Duration) -> usize {
         self.draining.store(true, Ordering::SeqCst);
+        let (mut seen, mut end) = (0, self.clock().now().plus(silence));
         loop {
             let progress = self.progress.notified();
             let left = self.pending.load(Ordering::SeqCst);
-            if left == 0 || self.clock().timeout(silence, progress).await.is_none() {
+            let (now, acknowledged) =
+                (self.clock().now(), self.acknowledged.load(Ordering::SeqCst));
+            if std::mem::replace(&mut seen, acknowledged) != acknowledged {
+                end = now.plus(silence);
+            }
+            if left == 0 || self.clock().timeout(end.since(now), progress).await.is_none() {
                 return left;
             }
         }

@@ -2,16 +2,16 @@
 
 use std::future::Future;
 
-use crate::busy::Standing;
+use crate::backend::{Ask, Force, Forced, Released, Watcher};
+use crate::busy::QueueStatus;
 use crate::capability::Capability;
 use crate::clock::Clock;
+use crate::clock_reading::ClockReading;
 use crate::error::Error;
 use crate::info::{LockInfo, Query};
-use crate::lease::Ears;
-use crate::lost::Why;
-use crate::moment::Moment;
+use crate::lease::EventSink;
+use crate::loss::LossReason;
 use crate::name::FullName;
-use crate::seam::{Ask, Force, Forced, Released, Watcher};
 use crate::token::{Token, TokenRange};
 
 /// The answer to a lock call of a session store.
@@ -22,14 +22,14 @@ pub enum Locked<C> {
         conn: C,
         /// When the last question left that was answered through this connection: as of then it
         /// held the lock. `None` for a lock that cannot end unseen.
-        sent: Option<Moment>,
+        sent: Option<ClockReading>,
         /// Its tokens.
         tokens: TokenRange,
         /// How many wait behind it.
         waiters: u32,
     },
     /// Patience ran out; nothing is left behind.
-    Busy(Standing),
+    Busy(QueueStatus),
 }
 
 /// Whether a connection still holds its lock.
@@ -41,15 +41,15 @@ pub enum Alive {
         waiters: u32,
     },
     /// It does not.
-    No(Why),
+    No(LossReason),
     /// No answer.
     Unknown(Error),
 }
 
 /// A store where the server or the kernel ties a lock to a connection or descriptor.
 ///
-/// For authors of stores; users never see it. [`Pinned`](crate::pinned::Pinned) turns it into a
-/// [`Backend`](crate::seam::Backend): holds by request id, re-entry, bounded calls.
+/// For authors of stores; users never see it. [`SessionDriver`](crate::session_driver::SessionDriver) turns it into a
+/// [`Backend`](crate::backend::Backend): holds by request id, re-entry, bounded calls.
 ///
 /// # Contract
 /// * Dropping a `Conn` frees its lock, at once or as soon as the other side notices.
@@ -99,7 +99,7 @@ pub trait SessionStore: Send + Sync + 'static {
     /// Told once, before any other call: where news goes.
     /// [`Wake::Everybody`](crate::lease::Wake) when connections may have ended unseen: the driver
     /// looks at all that are held, and tells who lost its lock, without waiting for their renewal.
-    fn listen(&self, ears: Ears);
+    fn listen(&self, sink: EventSink);
 
     /// Ends connections and threads.
     fn close(&self) -> impl Future<Output = ()> + Send;

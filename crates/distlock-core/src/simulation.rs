@@ -11,9 +11,9 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 
+use crate::backend::Fut;
 use crate::error::{Error, Kind};
-use crate::lease::Ears;
-use crate::seam::Fut;
+use crate::lease::EventSink;
 
 /// What stands in for the machine on the simulation's thread.
 pub trait World {
@@ -32,7 +32,7 @@ pub trait World {
 
     /// Where a store is to drop its wake-ups for a client that listens with these ears: the world
     /// takes them there.
-    fn ears(&self, ears: Ears) -> Ears;
+    fn sink(&self, sink: EventSink) -> EventSink;
 }
 
 /// A request under way, told what happens to it.
@@ -120,10 +120,10 @@ pub async fn call<T: Send + 'static>(
 }
 
 /// Where wake-ups for a client go: by way of the world if one is installed.
-pub(crate) fn ears(ears: Ears) -> Ears {
+pub(crate) fn sink(sink: EventSink) -> EventSink {
     match world() {
-        Some(world) => world.ears(ears),
-        None => ears,
+        Some(world) => world.sink(sink),
+        None => sink,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::seam::Backend;
+use crate::backend::Backend;
 
 /// A store that knows its family's driver: what [`Locks::from_store`](crate::Locks::from_store)
 /// takes.

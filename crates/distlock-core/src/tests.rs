@@ -10,16 +10,16 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use crate::capability::Capability;
-use crate::info::{LockInfo, Query};
-use crate::lease::{Answer, Ears, LeaseStore, Renewal};
-use crate::leased::Leased;
-use crate::memory::Memory;
-use crate::seam::{
+use crate::backend::{
     Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
 };
-use crate::state::Pulse;
-use crate::{Clock, Error, FullName, Guard, Kind, Locks, Lost, Store, Token, Why};
+use crate::capability::Capability;
+use crate::info::{LockInfo, Query};
+use crate::lease::{Class, EventSink, LeaseStore, Move, Replies};
+use crate::lease_driver::LeaseDriver;
+use crate::memory::Memory;
+use crate::state::{Pulse, Reply};
+use crate::{Clock, Error, FullName, Guard, Kind, Locks, LossReason, Lost, Store, Token};
 
 /// The calls of a lease store over memory that it passes on as they are; it has a field `memory`.
 macro_rules! as_memory {
@@ -29,15 +29,6 @@ macro_rules! as_memory {
         }
         fn clock(&self) -> &Clock {
             self.memory.clock()
-        }
-        async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-            self.memory.heartbeat(waiting).await
-        }
-        async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
-            self.memory.release(key, requeue).await
-        }
-        async fn cancel(&self, key: &Key) -> Result<(), Error> {
-            self.memory.cancel(key).await
         }
         async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
             self.memory.inspect(query).await
@@ -50,8 +41,8 @@ macro_rules! as_memory {
         ) -> Result<Forced, Error> {
             self.memory.force(lock, token, how).await
         }
-        fn listen(&self, ears: Ears) {
-            self.memory.listen(ears);
+        fn listen(&self, sink: EventSink) {
+            self.memory.listen(sink);
         }
         async fn close(&self) {
             self.memory.close().await;
@@ -109,7 +100,7 @@ impl Spy {
     /// Tells the keeper that a hold is gone, and waits until it has heard.
     async fn tell_lost(&self, key: Key) {
         if self.lost_first.load(Ordering::SeqCst) {
-            self.news.send(Event::Lost(key, Why::Disconnected)).unwrap();
+            self.news.send(Event::Lost(key, LossReason::Disconnected)).unwrap();
             // The library's thread runs its tasks in turn.
             for _ in 0..3 {
                 let (tx, rx) = tokio::sync::oneshot::channel();
@@ -166,12 +157,13 @@ impl Backend for Arc<Spy> {
     }
     fn acquire<'a>(
         &'a self,
-        ask: &'a Ask,
+        ask: Arc<Ask>,
         seen: Option<Watcher<'a>>,
     ) -> Fut<'a, Result<Attempt, Error>> {
         Box::pin(async move {
+            let key = ask.key();
             let answer = self.inner.acquire(ask, seen).await;
-            self.tell_lost(ask.key()).await;
+            self.tell_lost(key).await;
             answer
         })
     }
@@ -200,17 +192,13 @@ impl Backend for Arc<Spy> {
             kept
         })
     }
-    fn release<'a>(
-        &'a self,
-        key: &'a Key,
-        requeue: Option<&'a Ask>,
-    ) -> Fut<'a, Result<Released, Error>> {
+    fn release<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<Released, Error>> {
         Box::pin(async move {
             self.calls.lock().unwrap().push_back("release");
             while self.hold_releases.load(Ordering::SeqCst) {
                 self.go.notified().await;
             }
-            let done = self.inner.release(key, requeue).await;
+            let done = self.inner.release(key).await;
             let take = |n: usize| n.checked_sub(1);
             match self.drop_releases.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take) {
                 Ok(_) => Err(Error::new(Kind::Unreachable, "no answer").unknown()),
@@ -251,66 +239,31 @@ impl Backend for Arc<Spy> {
 }
 
 /// A lease store whose answers take a second of the held clock.
-struct Slow(Memory);
-
-impl Slow {
-    fn late(&self) {
-        self.0.clock().advance(Duration::from_secs(1));
-    }
+struct Slow {
+    memory: Memory,
 }
 
 impl LeaseStore for Slow {
+    as_memory!();
     fn capability(&self) -> &Capability {
-        self.0.capability()
+        self.memory.capability()
     }
-    fn site(&self) -> &str {
-        self.0.site()
-    }
-    fn clock(&self) -> &Clock {
-        self.0.clock()
-    }
-    async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
-        let answer = self.0.acquire(ask, wait).await;
-        self.late();
-        answer
-    }
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        self.0.heartbeat(waiting).await
-    }
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        let renewals = self.0.renew(due).await;
-        self.late();
-        renewals
-    }
-    async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
-        self.0.release(key, requeue).await
-    }
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        self.0.cancel(key).await
-    }
-    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        self.0.inspect(query).await
-    }
-    async fn force(
-        &self,
-        lock: &FullName,
-        token: Option<Token>,
-        how: Force,
-    ) -> Result<Forced, Error> {
-        self.0.force(lock, token, how).await
-    }
-    fn listen(&self, ears: Ears) {
-        self.0.listen(ears);
-    }
-    async fn close(&self) {
-        self.0.close().await;
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
+        let late = |one: &Move| matches!(one, Move::Acquire(..) | Move::Renew(_));
+        let late = moves.iter().any(late);
+        let replies = self.memory.play(class, moves).await;
+        if late {
+            self.clock().advance(Duration::from_secs(1));
+        }
+        replies
     }
 }
 
 #[tokio::test]
 async fn a_deadline_counts_from_before_the_question_not_from_the_answer() {
     let clock = Clock::held();
-    let backend: Arc<dyn Backend> = Arc::new(Leased::new(Slow(Memory::on(clock.clone()))));
+    let backend: Arc<dyn Backend> =
+        Arc::new(LeaseDriver::new(Slow { memory: Memory::on(clock.clone()) }));
     let locks = Locks::options().ttl(TTL).open(backend).unwrap();
     // Each answer took a second, and that second is gone.
     let tried = locks.lock("a").try_acquire().await.unwrap().unwrap();
@@ -339,9 +292,15 @@ async fn a_replayed_grant_is_good_only_for_what_is_left() {
         label: crate::Label::new("replay"),
         block: std::num::NonZeroU32::MIN,
     };
-    let Attempt::Granted(first) = backend.acquire(&ask, None).await.unwrap() else { panic!() };
+    let Attempt::Granted(first) = backend.acquire(Arc::new(ask.clone()), None).await.unwrap()
+    else {
+        panic!()
+    };
     clock.advance(Duration::from_secs(4));
-    let Attempt::Granted(again) = backend.acquire(&ask, None).await.unwrap() else { panic!() };
+    let Attempt::Granted(again) = backend.acquire(Arc::new(ask.clone()), None).await.unwrap()
+    else {
+        panic!()
+    };
     assert_eq!(again.tokens, first.tokens);
     assert_eq!(again.deadline(), first.deadline());
 }
@@ -449,12 +408,12 @@ async fn s05_an_ok_after_the_deadline_does_not_bring_a_guard_back() {
     // The store has renewed; the answer hangs until after our own deadline.
     s.clock.advance(TTL);
     let lost = guard.lost().await;
-    assert_eq!(lost.why, Why::Expired);
+    assert_eq!(lost.why, LossReason::Expired);
     s.spy.hold_replies.store(false, Ordering::SeqCst);
     s.spy.go.notify_waiters();
     let renewals = s.spy.batches().len();
     pass(&s.clock, TTL).await;
-    assert!(matches!(guard.check(), Err(Lost { why: Why::Expired, .. })));
+    assert!(matches!(guard.check(), Err(Lost { why: LossReason::Expired, .. })));
     assert_eq!(s.spy.batches().len(), renewals, "renewed after its deadline");
     assert_eq!(guard.remaining(), Duration::ZERO);
 }
@@ -465,12 +424,12 @@ async fn a_check_at_the_deadline_latches_before_any_timer_fires() {
     let locks = Locks::from_store(Memory::on(clock.clone()));
     let guard = locks.lock("a").ttl(TTL).without_renewal().await.unwrap();
     assert!(guard.check_for(TTL - Duration::from_millis(1)).is_ok());
-    assert_eq!(guard.check_for(TTL).unwrap_err().why, Why::TooShort);
+    assert_eq!(guard.check_for(TTL).unwrap_err().why, LossReason::TooShort);
     guard.check().unwrap(); // too short does not latch
     clock.advance(TTL - Duration::from_nanos(1));
     guard.check().unwrap();
     clock.advance(Duration::from_nanos(1));
-    assert_eq!(guard.check().unwrap_err().why, Why::Expired);
+    assert_eq!(guard.check().unwrap_err().why, LossReason::Expired);
     assert!(guard.cancellation_token().is_cancelled());
     assert_eq!(guard.release().await.unwrap(), Released::WasLost);
 }
@@ -482,9 +441,9 @@ async fn a_stolen_lock_is_lost_at_the_next_renewal_and_stays_lost() {
     until("the keeper sleeps", || s.clock.sleepers() > 0).await;
     s.memory.wipe(guard.lock());
     s.clock.advance(TTL / 3);
-    assert_eq!(guard.lost().await.why, Why::Gone);
+    assert_eq!(guard.lost().await.why, LossReason::Gone);
     // Its own deadline is still to come, and yet it stays lost.
-    assert_eq!(guard.check().unwrap_err().why, Why::Gone);
+    assert_eq!(guard.check().unwrap_err().why, LossReason::Gone);
     // Somebody else has it now; our release must not touch it.
     let other = s.locks.lock("a").await.unwrap();
     assert_eq!(guard.release().await.unwrap(), Released::WasLost);
@@ -551,7 +510,7 @@ async fn max_hold_ends_renewal_and_says_so() {
     s.clock.advance(Duration::from_millis(1_900));
     guard.check().unwrap();
     s.clock.advance(Duration::from_millis(100));
-    assert_eq!(guard.lost().await.why, Why::MaxHold);
+    assert_eq!(guard.lost().await.why, LossReason::MaxHold);
     // The store's lease ends with it, not a TTL later.
     assert!(s.locks.lock("a").try_acquire().await.unwrap().is_ok());
 }

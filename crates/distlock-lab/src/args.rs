@@ -26,12 +26,6 @@ pub(crate) struct Args {
     /// Each story on the stores it is about and one of each family, five random rounds a store
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Let the seeded bugs loose, one by one, and see each caught
-    #[arg(long)]
-    pub(crate) teeth: bool,
-    /// Only this seeded bug (repeatable)
-    #[arg(long, value_name = "BUG")]
-    pub(crate) bug: Vec<String>,
     /// How many stores side by side
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(crate) abreast: usize,
@@ -48,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "seed")]
     pub(crate) resume: bool,
     /// Run nothing: put these records together, earlier ones first
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["quick", "teeth", "resume"])]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["quick", "resume"])]
     pub(crate) merge: Vec<PathBuf>,
     /// List stories and stores, and do nothing
     #[arg(long)]

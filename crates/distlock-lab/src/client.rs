@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use distlock_testkit::{Child, Road};
+use distlock_testkit::{Child, ProxiedRoute};
 
 /// A client. Dropping it kills its process.
 pub(crate) struct Client {
     pub(crate) name: String,
     pub(crate) child: Child,
-    pub(crate) road: Option<Road>,
+    pub(crate) road: Option<ProxiedRoute>,
     pub(crate) pid: u32,
     pub(crate) alive: bool,
     /// What it said that nobody has asked for yet.
@@ -25,7 +25,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
 
 impl Client {
     /// Names a process that was started in the lab's role; [`Client::ready`] waits for it.
-    pub(crate) fn new(name: String, child: Child, road: Option<Road>) -> Self {
+    pub(crate) fn new(name: String, child: Child, road: Option<ProxiedRoute>) -> Self {
         let pid = child.pid();
         Self { name, child, road, pid, alive: true, inbox: Vec::new(), next: 0 }
     }

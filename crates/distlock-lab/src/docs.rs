@@ -40,15 +40,6 @@ pub(crate) fn checkers() -> String {
     table
 }
 
-/// The seeded bugs.
-pub(crate) fn bugs() -> String {
-    let mut table = "| bug | what it breaks |\n|---|---|\n".to_owned();
-    for (_, name, says) in distlock::teeth::Bug::ALL {
-        let _ = writeln!(table, "| `{name}` | {says} |");
-    }
-    table
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,7 +49,7 @@ mod tests {
     fn the_page_has_the_tables_of_the_code() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lab.md");
         let page = std::fs::read_to_string(path).unwrap();
-        for table in [stories(), checkers(), bugs()] {
+        for table in [stories(), checkers()] {
             assert!(page.contains(&table), "docs/lab.md lacks this table:\n{table}");
         }
     }

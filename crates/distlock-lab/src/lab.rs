@@ -15,7 +15,7 @@ use crate::random;
 use crate::run::{self, Title};
 use crate::stores::{self, Setup, Store};
 use crate::stories::{self, Act, Story};
-use distlock_lab::record::{Kind, Run, Verdict};
+use distlock_lab::record::{Kind, Run, Verdict, Violation};
 
 /// What is to be done at one store.
 pub(crate) struct Job {
@@ -152,7 +152,6 @@ async fn at_store(job: &Job, seed: u64, progress: &Progress, mut put: impl FnMut
             seed: act_seed(seed, job.store, story, act),
             expected,
             ttl: act.ttl,
-            tooth: None,
         };
         let run = match place(&mut last, job.store, act.setup).await {
             Ok(place) => run::play(&title, place, progress, |s| (act.tell)(s)).await,
@@ -162,19 +161,52 @@ async fn at_store(job: &Job, seed: u64, progress: &Progress, mut put: impl FnMut
         put(run);
     }
     for round in job.rounds.iter().copied() {
-        let name = format!("round {round}");
-        progress.begins(&name);
-        let seed = round_seed(seed, job.store, round);
-        let title = random::title(round, seed);
-        let run = match place(&mut last, job.store, Setup::USUAL).await {
-            Ok(place) => {
-                run::play(&title, place, progress, |s| Box::pin(random::round(s, seed))).await
-            }
-            Err(e) => run::failed(&title, job.store, &e),
-        };
+        progress.begins(&format!("round {round}"));
+        let title = random::title(round, round_seed(seed, job.store, round));
+        let (mut run, mut wedge) = tell_round(&mut last, job.store, &title, progress).await;
+        if let Some(why) = wedge.take_if(|_| is_explained(&run)) {
+            let first = run.said;
+            (run, wedge) = tell_round(&mut last, job.store, &title, progress).await;
+            run.said = format!("{TOLD_AGAIN}{why}; first telling: {first}; now: {}", run.said);
+        }
+        if let Some(why) = wedge {
+            run.said = format!("{}; after this round: {why}", run.said);
+        }
         finished(&run, progress);
         put(run);
     }
+}
+
+/// How the words about a run begin whose first telling does not count.
+pub(crate) const TOLD_AGAIN: &str = "told again: ";
+
+/// Whether servers that stopped committing explain why a run failed: they keep clients waiting and
+/// leave locks in place. A safety violation (C1 to C5, C8) stands, whatever the servers did.
+fn is_explained(run: &Run) -> bool {
+    let liveness = |v: &Violation| ["C6", "C7"].contains(&v.checker.as_str());
+    run.verdict == Verdict::Unexpected && run.violations.iter().all(liveness)
+}
+
+/// Tells one random round. If the servers themselves have stopped committing by its end, they are
+/// stopped, the next call starts others, and the reason comes with the run.
+async fn tell_round(
+    last: &mut Option<(Setup, Rc<Place>)>,
+    store: Store,
+    title: &Title<'_>,
+    progress: &Progress,
+) -> (Run, Option<String>) {
+    let place = match place(last, store, Setup::USUAL).await {
+        Ok(place) => place,
+        Err(e) => return (run::failed(title, store, &e), None),
+    };
+    let seed = title.seed;
+    let tell = run::play(title, place.clone(), progress, |s| Box::pin(random::round(s, seed)));
+    let run = tell.await;
+    let wedge = place.wedged().await;
+    if wedge.is_some() {
+        *last = None;
+    }
+    (run, wedge)
 }
 
 /// The servers of the run before, if they are as new; others else.
@@ -227,4 +259,27 @@ pub(crate) fn timestamp() -> String {
     let year = yoe + era * 400 + u64::from(month <= 2);
     let (h, m, s) = (rest / 3600, rest / 60 % 60, rest % 60);
     format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wedge_explains_waiting_and_no_safety_violation() {
+        let failed = |checkers: &[&str]| {
+            let title = random::title(0, 1);
+            let violation = |c: &&str| {
+                let (checker, what) = ((*c).to_owned(), String::new());
+                Violation { checker, what, at: None }
+            };
+            let violations = checkers.iter().map(violation).collect();
+            let nothing = Error::new(ErrorKind::Store, "no answer");
+            Run { violations, ..run::failed(&title, stores::ALL[0], &nothing) }
+        };
+        assert!(is_explained(&failed(&[])));
+        assert!(is_explained(&failed(&["C6", "C7"])));
+        assert!(!is_explained(&failed(&["C6", "C2"])));
+        assert!(!is_explained(&Run { verdict: Verdict::AsExpected, ..failed(&[]) }));
+    }
 }

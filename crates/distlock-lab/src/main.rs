@@ -16,7 +16,6 @@ mod run;
 mod scene;
 mod stores;
 mod stories;
-mod teeth;
 
 use std::process::ExitCode;
 
@@ -29,8 +28,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
-    let connect =
-        |url: &str| -> distlock::seam::Fut<'static, _> { Box::pin(place::connect(url.to_owned())) };
+    let connect = |url: &str| -> distlock::backend::Fut<'static, _> {
+        Box::pin(place::connect(url.to_owned()))
+    };
     // Its clients are this program again.
     if let Some(code) = as_child_of(connect, &[(role::NAME, role::play)]) {
         return code;
@@ -72,26 +72,18 @@ fn call(args: &Args) -> Result<ExitCode, Error> {
         _ => None,
     };
     eprintln!("seed {seed}");
-    if args.teeth || !args.bug.is_empty() {
-        record.teeth = teeth::run(args, seed, &stop)?;
-    } else {
-        let done = earlier.as_ref().filter(|_| args.resume).map(|e| e.runs.as_slice());
-        let jobs = lab::jobs(args, seed, done.unwrap_or_default())?;
-        // After each store, so that a long call that is ended hard leaves what it did.
-        let save = |runs: &[Run]| {
-            let now = Record { runs: runs.to_vec(), ..record.clone() };
-            if let Err(e) = files::write(args, seed, earlier.clone(), now) {
-                eprintln!("lab: {e}");
-            }
-        };
-        record.runs = lab::run(jobs, args, seed, &stop, &save);
-    }
-    let (all, page) = files::write(args, seed, earlier, record.clone())?;
-    let code = match record.teeth.is_empty() {
-        true if args.resume => summary(&all),
-        true => summary(&record),
-        false => bitten(&record),
+    let done = earlier.as_ref().filter(|_| args.resume).map(|e| e.runs.as_slice());
+    let jobs = lab::jobs(args, seed, done.unwrap_or_default())?;
+    // After each store, so that a long call that is ended hard leaves what it did.
+    let save = |runs: &[Run]| {
+        let now = Record { runs: runs.to_vec(), ..record.clone() };
+        if let Err(e) = files::write(args, seed, earlier.clone(), now) {
+            eprintln!("lab: {e}");
+        }
     };
+    record.runs = lab::run(jobs, args, seed, &stop, &save);
+    let (all, page) = files::write(args, seed, earlier, record.clone())?;
+    let code = summary(if args.resume { &all } else { &record });
     if let Some(page) = page {
         eprintln!("lab: the page is {}", page.display());
     }
@@ -139,6 +131,9 @@ fn summary(record: &Record) -> ExitCode {
     for odd in &odd {
         println!("unexpected: {odd}");
     }
+    for run in record.runs.iter().filter(|r| r.said.starts_with(lab::TOLD_AGAIN)) {
+        println!("{} round {}: {}", run.store, run.round, run.said);
+    }
     println!(
         "lab: {} stories, {} controls, {} random rounds, {grants} grants, seed {}: {}",
         of(record::Kind::Story),
@@ -150,23 +145,8 @@ fn summary(record: &Record) -> ExitCode {
     if odd.is_empty() && !record.runs.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// One line about the seeded bugs, and the exit code.
-fn bitten(record: &Record) -> ExitCode {
-    let escaped = record.teeth.iter().filter(|t| t.caught_by.is_none());
-    let escaped: Vec<_> = escaped.map(|t| t.bug.as_str()).collect();
-    let caught = record.teeth.len() - escaped.len();
-    println!(
-        "lab: {caught} of {} seeded bugs caught, seed {}{}{}",
-        record.teeth.len(),
-        record.seed,
-        if escaped.is_empty() { "" } else { "; escaped: " },
-        escaped.join(", ")
-    );
-    if escaped.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
 fn list() {
-    println!("{}\n{}\n{}", docs::stories(), docs::checkers(), docs::bugs());
+    println!("{}\n{}", docs::stories(), docs::checkers());
     let stores: Vec<_> = stores::ALL.iter().map(|s| s.name).collect();
     println!("stores: {}", stores.join(", "));
 }

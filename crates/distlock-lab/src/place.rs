@@ -1,12 +1,12 @@
 //! A store that runs, and what can be done to it.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use distlock::capability::Capability;
 use distlock::{Error, Kind, Locks};
-use distlock_testkit::Road;
+use distlock_testkit::ProxiedRoute;
 use distlock_testkit::servers::{
     Ensemble, Postgres, Server, WallClock, Wire, etcd_metric, four_letters,
 };
@@ -25,8 +25,16 @@ pub(crate) struct Place {
     pub(crate) dir: TempDir,
 }
 
-/// Each road of a cluster's client is at a host of its own, because the ports are the same.
-static HOST: AtomicU16 = AtomicU16::new(1);
+/// How many roads to a cluster there were.
+static ROADS: AtomicU32 = AtomicU32::new(0);
+
+/// The host of a road to a cluster. Each has one of its own, because the ports are the same; the
+/// same host comes again only after 254 others. The lab's process keeps it apart from those of
+/// other labs on this machine.
+fn host(process: u32, road: u32) -> IpAddr {
+    let octet = |n: u32| n.to_be_bytes()[3];
+    IpAddr::from([127, 2, octet(process % 250), octet(1 + road % 254)])
+}
 
 /// Connects to a store. A busy machine may not let a server answer in the time that clients give it: then
 /// once more.
@@ -62,22 +70,19 @@ impl Place {
     }
 
     /// A way to the store through proxies, for one client; none where nothing can stand between.
-    pub(crate) async fn road(&self) -> Result<Option<Road>, Error> {
+    pub(crate) async fn road(&self) -> Result<Option<ProxiedRoute>, Error> {
         Ok(match &self.servers {
             Servers::Files | Servers::Sentinels(_) => None,
             Servers::One(server) | Servers::Pair(server, _) => {
-                Some(Road::past(&self.url, &[server.addr()]).await?)
+                Some(ProxiedRoute::past(&self.url, &[server.addr()]).await?)
             }
             Servers::Nodes(_) | Servers::Etcd(_) | Servers::Zookeeper(_) => {
                 let at: Vec<_> = self.nodes().into_iter().map(Server::addr).collect();
-                Some(Road::past(&self.url, &at).await?)
+                Some(ProxiedRoute::past(&self.url, &at).await?)
             }
             Servers::Cluster(set) => {
-                // Apart from those of other labs on this machine.
-                let mine = u16::try_from(std::process::id() % 250).unwrap_or(0);
-                let [_, low] = HOST.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-                let host = IpAddr::from([127, 2, mine.to_be_bytes()[1], low.max(1)]);
-                Some(Road::at_host(host, &self.url, &set.addrs()).await?)
+                let host = host(std::process::id(), ROADS.fetch_add(1, Ordering::Relaxed));
+                Some(ProxiedRoute::at_host(host, &self.url, &set.addrs()).await?)
             }
         })
     }
@@ -252,6 +257,18 @@ impl Place {
         }
     }
 
+    /// The servers that ended by themselves, and how.
+    pub(crate) fn crashes(&self) -> Vec<(usize, String)> {
+        let nodes = self.nodes().into_iter().enumerate();
+        nodes.filter_map(|(i, server)| Some((i, server.crash()?))).collect()
+    }
+
+    /// Why the servers cannot be used any more, where they themselves have stopped committing writes.
+    pub(crate) async fn wedged(&self) -> Option<String> {
+        let proof = self.ensemble()?.wedged().await?;
+        Some(format!("ensemble wedged: see ZOOKEEPER-4712; replaced ({proof})"))
+    }
+
     /// How often servers have told somebody that something changed; none where they do not count.
     pub(crate) async fn notices(&self) -> Result<Option<u64>, Error> {
         let mut all = 0;
@@ -296,4 +313,19 @@ impl Place {
 
 pub(crate) fn trouble(what: &str) -> Error {
     Error::new(Kind::Store, what.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn roads_that_are_open_together_have_different_hosts() {
+        let hosts: Vec<_> = (0..2_000).map(|road| host(4_711, road)).collect();
+        for open in hosts.windows(200) {
+            assert_eq!(open.iter().collect::<HashSet<_>>().len(), open.len());
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock::capability::Family;
 use distlock::{Clock, Error};
 use distlock_lab::record::Kind;
-use distlock_testkit::Road;
+use distlock_testkit::ProxiedRoute;
 
 use crate::client::Pending;
 use crate::dice::Dice;
@@ -28,7 +28,6 @@ pub(crate) fn title(round: u32, seed: u64) -> Title<'static> {
         seed,
         expected: Expected::Clean,
         ttl: Duration::from_secs(2),
-        tooth: None,
     }
 }
 
@@ -175,12 +174,12 @@ async fn strike(
             scene.replaces(who).await;
             works[who] = scene.works(who, seed ^ 1, locks).await;
         }
-        Blow::Cut => on_the_road(scene, who, CUT, lasts, Road::cut).await,
+        Blow::Cut => on_the_road(scene, who, CUT, lasts, ProxiedRoute::cut).await,
         Blow::LoseAnswers => {
-            on_the_road(scene, who, LOST_ANSWERS, lasts, Road::drop_answers).await;
+            on_the_road(scene, who, LOST_ANSWERS, lasts, ProxiedRoute::drop_answers).await;
         }
         Blow::HoldAnswers => {
-            let fault = scene.on_the_road(who, "held answers", Road::hold_answers);
+            let fault = scene.on_the_road(who, "held answers", ProxiedRoute::hold_answers);
             scene.passes(lasts).await;
             if let Some(road) = &scene.clients[who].road {
                 road.heal(); // they arrive, late
@@ -197,7 +196,7 @@ async fn strike(
             fault.into_iter().for_each(|fault| scene.over(fault));
         }
         Blow::Reset => {
-            if let Some(fault) = scene.on_the_road(who, RESET, Road::reset) {
+            if let Some(fault) = scene.on_the_road(who, RESET, ProxiedRoute::reset) {
                 scene.over(fault);
             }
         }
@@ -221,7 +220,7 @@ async fn on_the_road(
     who: usize,
     what: &str,
     lasts: Duration,
-    act: impl Fn(&Road),
+    act: impl Fn(&ProxiedRoute),
 ) {
     let fault = scene.on_the_road(who, what, act);
     scene.passes(lasts).await;

@@ -19,8 +19,6 @@ pub struct Record {
     pub stories: Vec<Story>,
     /// Every run.
     pub runs: Vec<Run>,
-    /// The seeded bugs, when they were let loose.
-    pub teeth: Vec<Tooth>,
 }
 
 /// One story.
@@ -203,19 +201,4 @@ pub struct Violation {
     pub what: String,
     /// When, if it has a moment.
     pub at: Option<u64>,
-}
-
-/// A seeded bug, and whether the lab saw it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Tooth {
-    /// Its name.
-    pub bug: String,
-    /// What it breaks, in a sentence.
-    pub says: String,
-    /// The checker that saw it, and where.
-    pub caught_by: Option<String>,
-    /// After how many rounds.
-    pub rounds: u32,
-    /// After how many seconds.
-    pub seconds: f64,
 }

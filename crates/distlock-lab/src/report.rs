@@ -17,7 +17,6 @@ mod rows;
 mod shown;
 mod stores;
 mod stories;
-mod teeth;
 
 use crate::record::Record;
 pub use merge::merge;
@@ -49,7 +48,6 @@ pub fn page(record: &Record) -> String {
             ("matrix", &matrix::html(&outline)),
             ("stories", &stories::html(&outline)),
             ("random", &random::html(&outline)),
-            ("teeth", &teeth::html(&record.teeth)),
             ("data", &escape::script(&data::json(&outline))),
             ("timeline", TIMELINE),
             ("script", SCRIPT),

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::client::PATIENCE;
-use distlock::seam::Fut;
+use distlock::backend::Fut;
 use distlock::{Busy, Clock, Error, Force, Guard, Held, Lock, Locks, Owner, Released};
 use distlock_testkit::history::{Note, Recorder, What};
 use distlock_testkit::{Resource, Stage, say, task};
@@ -28,9 +28,6 @@ pub(crate) fn play(stage: Stage) -> Fut<'static, ()> {
 }
 
 async fn run(mut stage: Stage) {
-    if let Some(bug) = stage.arg("tooth") {
-        crate::teeth::choose(bug);
-    }
     let locks = connect(stage.need("url")).await;
     let recorder = Recorder::create(stage.need("history").as_ref()).expect("a history");
     let me = Arc::new(Me {

@@ -29,8 +29,6 @@ pub(crate) struct Title<'a> {
     pub(crate) seed: u64,
     pub(crate) expected: Expected,
     pub(crate) ttl: Duration,
-    /// A seeded bug in the clients.
-    pub(crate) tooth: Option<&'a str>,
 }
 
 impl Act {
@@ -85,7 +83,7 @@ pub(crate) async fn play(
     tell: impl for<'a> FnOnce(&'a mut Scene) -> LocalFut<'a, Told>,
 ) -> Run {
     let mut run = blank(title, place.store);
-    let mut scene = match Scene::new(place, title.ttl, title.tooth, progress.clone()) {
+    let mut scene = match Scene::new(place, title.ttl, progress.clone()) {
         Ok(scene) => scene,
         Err(Trouble(why)) => {
             run.said = why;
@@ -107,6 +105,12 @@ pub(crate) async fn play(
         return run;
     }
     judge(&mut run, told, title.expected);
+    if scene.unplanned && run.verdict == Verdict::Unexpected {
+        // The servers that a round kills are back by its end.
+        for (i, how) in scene.place.crashes() {
+            run.said = format!("{}; server {i} ended by itself: {how}", run.said);
+        }
+    }
     if !title.act.is_empty() {
         run.said = format!("{}: {}", title.act, run.said);
     }

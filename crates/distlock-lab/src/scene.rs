@@ -8,7 +8,7 @@ use std::time::Duration;
 use distlock::capability::{Family, Survives};
 use distlock::{BootInstant, Clock, Error, Token};
 use distlock_testkit::history::Recorder;
-use distlock_testkit::{Child, Resource, Road};
+use distlock_testkit::{Child, ProxiedRoute, Resource};
 
 use crate::client::{Client, PATIENCE, Pending};
 use crate::dice::Dice;
@@ -86,7 +86,6 @@ pub(crate) struct Scene {
     /// Nobody planned this run by hand: two holders are no surprise where the store says that they are
     /// possible.
     pub(crate) unplanned: bool,
-    tooth: Option<String>,
     run: u32,
     dir: tempfile::TempDir,
     notes: Recorder,
@@ -97,7 +96,6 @@ impl Scene {
     pub(crate) fn new(
         place: Rc<Place>,
         ttl: Duration,
-        tooth: Option<&str>,
         progress: Progress,
     ) -> Result<Self, Trouble> {
         let dir = tempfile::Builder::new().prefix("run-").tempdir_in(place.dir.path())?;
@@ -116,7 +114,6 @@ impl Scene {
             start: Clock::system().now(),
             progress,
             unplanned: false,
-            tooth: tooth.map(str::to_owned),
             run: RUNS.fetch_add(1, Ordering::Relaxed),
             dir,
             notes,
@@ -177,12 +174,12 @@ impl Scene {
     /// Starts one more client; it is not ready yet.
     pub(crate) async fn client(
         &mut self,
-        road: Option<Road>,
+        road: Option<ProxiedRoute>,
         url: Option<&str>,
     ) -> Result<usize, Trouble> {
         let index = self.clients.len();
         let name = client_name(index);
-        let child = self.process(road.as_ref().map(Road::url).or(url));
+        let child = self.process(road.as_ref().map(ProxiedRoute::url).or(url));
         self.pids.push((child.pid(), index));
         self.clients.push(Client::new(name, child, road));
         Ok(index)
@@ -192,11 +189,7 @@ impl Scene {
         let history = self.histories().join(self.pids.len().to_string());
         let (history, resources) = (path(history), path(self.resources()));
         let url = url.unwrap_or(self.place.url());
-        let mut args =
-            vec![("url", url), ("history", history.as_str()), ("resources", resources.as_str())];
-        if let Some(tooth) = &self.tooth {
-            args.push(("tooth", tooth));
-        }
+        let args = [("url", url), ("history", &history), ("resources", &resources)];
         Child::start(role::NAME, &args)
     }
 
@@ -472,7 +465,7 @@ impl Scene {
         &mut self,
         who: usize,
         what: &str,
-        act: impl Fn(&Road),
+        act: impl Fn(&ProxiedRoute),
     ) -> Option<usize> {
         self.clients[who].road.as_ref()?;
         let name = self.clients[who].name.clone();

@@ -56,10 +56,10 @@ pub(crate) const ALL: &[Store] = &[
     store("postgres-advisory", Family::Session, Group::Postgres),
     store("postgres-row-lock", Family::Session, Group::Postgres),
     store("postgres-version", Family::Lease, Group::Postgres),
-    store("etcd", Family::Line, Group::Etcd),
-    store("etcd3", Family::Line, Group::Etcd),
-    store("zookeeper", Family::Line, Group::Zookeeper),
-    store("zookeeper3", Family::Line, Group::Zookeeper),
+    store("etcd", Family::Queue, Group::Etcd),
+    store("etcd3", Family::Queue, Group::Etcd),
+    store("zookeeper", Family::Queue, Group::Zookeeper),
+    store("zookeeper3", Family::Queue, Group::Zookeeper),
 ];
 
 impl Store {

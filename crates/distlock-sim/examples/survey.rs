@@ -11,7 +11,7 @@ fn main() {
     let number = |i: usize| args.get(i).and_then(|n| n.parse::<u64>().ok());
     let family = match args.first().map(String::as_str) {
         Some("lease") => Family::Lease,
-        Some("line") => Family::Line,
+        Some("line") => Family::Queue,
         Some("session") => Family::Session,
         Some("quorum") => Family::Quorum,
         _ => panic!("survey lease|line|session|quorum SEED [COUNT]"),

@@ -5,15 +5,17 @@ use std::future::{Future, poll_fn};
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Attempt, Key};
 use distlock_core::clock::BootInstant;
 use distlock_core::label::Label;
-use distlock_core::seam::{Ask, Attempt, Key};
 use distlock_core::{Force, Guard, Kind, Mode, Owner, Patience, Released, ReqId};
 
-use crate::program::{Actor, Cancel, Family, How, Op};
+use crate::laws::Granted;
+use crate::program::{Actor, Cancel, Family, How, Op, Use, Wish};
 use crate::stage::Stage;
 
 /// A call may take this much longer than it was told to, over a network whose answers take a few
@@ -22,8 +24,9 @@ const SLACK: Duration = Duration::from_millis(1500);
 /// One request; a release is three.
 const REQUEST: Duration = Duration::from_secs(11);
 const RELEASE: Duration = Duration::from_secs(33);
-/// Closing gives everything back, and gives up on a store that does not answer.
-const CLOSE: Duration = Duration::from_secs(16);
+/// Closing gives everything back. It gives up when nothing was acknowledged for five seconds, and ends
+/// a second later.
+const CLOSE: Duration = Duration::from_millis(6100);
 
 pub(crate) struct Acting {
     stage: Rc<Stage>,
@@ -51,7 +54,7 @@ pub(crate) async fn act(stage: Rc<Stage>, me: usize) {
         acting.release(Cancel::No).await;
     }
     acting.doing(String::new);
-    stage.running.set(stage.running.get() - 1);
+    stage.running.borrow_mut()[me] = false;
 }
 
 impl Acting {
@@ -103,8 +106,8 @@ impl Acting {
 
     async fn run(&self, op: Op) {
         match op {
-            Op::Acquire { name, owner, how, renew, cancel } => {
-                self.acquire(name, owner, how, renew, cancel).await;
+            Op::Acquire { name, owner, how, renew, cancel, wish } => {
+                self.acquire(name, owner, how, renew, cancel, wish).await;
             }
             Op::Release(cancel) => self.release(cancel).await,
             Op::Drop => {
@@ -123,10 +126,14 @@ impl Acting {
                 self.stage.closed.borrow_mut()[self.process] = true;
                 let since = self.now();
                 let _ = self.stage.locks(self.process).close().await;
-                self.bounded("close", since, CLOSE);
+                let heard = self.stage.world.answered(self.process);
+                self.bounded("close", since.max(heard), CLOSE);
                 // Closing gives up on a store that does not answer: the rest is left to its lease.
-                if self.stage.world.troubled(self.process) {
-                    self.stage.laws.borrow_mut().withheld.fill(true);
+                // So is what the client of a line or of a quorum keeps for a `min_hold`.
+                let mut laws = self.stage.laws.borrow_mut();
+                let keeps = self.stage.program.family != Family::Lease && laws.lingers();
+                if self.stage.world.troubled(self.process) || keeps {
+                    laws.withheld.fill(true);
                 }
             }
             Op::Move(name, d) => self.moves(name, d).await,
@@ -149,18 +156,27 @@ impl Acting {
         }
     }
 
-    async fn acquire(&self, name: usize, owner: usize, how: How, renew: bool, cancel: Cancel) {
+    async fn acquire(
+        &self,
+        name: usize,
+        owner: usize,
+        how: How,
+        renew: bool,
+        cancel: Cancel,
+        wish: Wish,
+    ) {
         let stage = &self.stage;
         let (owner, key) = self.owner(owner);
-        let how = self.patience(name, &key, how);
-        let mut lock = stage.locks(self.process).lock(stage.names[name].name.as_str());
+        let how = self.patience(name, &key, wish.mode, how);
+        let lock = stage.locks(self.process).lock(stage.names[name].name.as_str());
+        let mut lock = lock.mode(wish.mode).min_hold(wish.min_hold).ttl(wish.ttl);
         if let Some(owner) = &owner {
             lock = lock.owner(owner);
         }
         if !renew {
             lock = lock.without_renewal();
         }
-        let since = self.now();
+        let (since, stalls) = (self.now(), stage.world.stalls(self.process));
         stage.laws.borrow_mut().waits(self.me, Some(name));
         let work: Boxed<'_, _> = match how {
             How::Forever => Box::pin(async { lock.acquire().await.map(Ok) }),
@@ -169,10 +185,10 @@ impl Acting {
         };
         let answer = self.until(cancel, work).await;
         stage.laws.borrow_mut().waits(self.me, None);
+        stage.laws.borrow_mut().may_linger(name, wish.min_hold);
         match how {
             How::Forever => {}
-            // A line is joined and left.
-            How::Try => self.bounded("try_acquire", since, REQUEST * 2),
+            How::Try => self.bounded("try_acquire", since, REQUEST + SLACK),
             How::For(d) => self.bounded("try_acquire_for", since, d + SLACK),
         }
         match answer {
@@ -181,7 +197,12 @@ impl Acting {
                 self.note(|| format!("{e}"));
                 let kind = e.kind();
                 let stood = !stage.world.stalls(self.process).is_zero();
-                let excused = kind == Kind::Closed || stood || stage.world.troubled(self.process);
+                // An owner that holds the lock in another mode would wait for itself.
+                let modes = stage.program.uses[name] == Use::ReadWrite && owner.is_some();
+                let excused = kind == Kind::Closed
+                    || (kind == Kind::Usage && modes)
+                    || stood
+                    || stage.world.troubled(self.process);
                 let revoked = stage.laws.borrow().withheld[name];
                 if !excused && !revoked {
                     let how = format!("task {}: {e}", self.me);
@@ -189,18 +210,41 @@ impl Acting {
                 }
             }
             Some(Ok(Err(_))) => self.note(|| "busy".to_owned()),
-            Some(Ok(Ok(guard))) => self.granted(name, key, renew, guard),
+            Some(Ok(Ok(guard))) => {
+                self.worth_its_lease(name, &guard);
+                // Its thread stood still with the answer in hand, for most of the lease: that may end
+                // before its first renewal is answered.
+                let stood = stage.world.stalls(self.process) > stalls;
+                let late = stood && guard.remaining() < guard.ttl() / 10;
+                let view = self.granted(name, key, renew, wish, guard);
+                stage.laws.borrow_mut().views[view].excused |= late;
+            }
+        }
+    }
+
+    /// A grant that is new is worth its lease, also one that shares an older hold: two thirds of it at
+    /// least, since a session is renewed every third.
+    fn worth_its_lease(&self, name: usize, guard: &Guard) {
+        let (world, ttl) = (&self.stage.world, guard.ttl());
+        let stood = !world.stalls(self.process).is_zero();
+        if stood || world.troubled(self.process) || guard.check().is_err() {
+            return;
+        }
+        let (left, least) = (guard.remaining(), ttl / 2);
+        if left < least {
+            let how = format!("lock {name}: a grant with {left:?} left of {ttl:?}");
+            self.stage.laws.borrow_mut().fail("a grant is worth its lease", how);
         }
     }
 
     /// Whoever holds something waits for nothing else without end: two such tasks would wait for
     /// each other, and that would be no fault of the library's.
-    fn patience(&self, name: usize, owner: &str, how: How) -> How {
+    fn patience(&self, name: usize, owner: &str, mode: Mode, how: How) -> How {
         let laws = self.stage.laws.borrow();
         let guards = self.guards.borrow();
         let again = |(_, view): &(Guard, usize)| {
             let v = &laws.views[*view];
-            v.name == name && v.owner == owner && v.valid(self.now())
+            v.name == name && v.owner == owner && v.mode == mode && v.valid(self.now())
         };
         match how {
             How::Forever
@@ -212,19 +256,36 @@ impl Acting {
         }
     }
 
-    fn granted(&self, name: usize, owner: String, renew: bool, guard: Guard) {
+    fn granted(
+        &self,
+        name: usize,
+        owner: String,
+        renewed: bool,
+        wish: Wish,
+        guard: Guard,
+    ) -> usize {
         let stage = &self.stage;
         self.note(|| format!("granted with token {}", guard.token()));
         let ticket = guard.ticket();
         let key = Key { lock: ticket.lock, req: ticket.req };
         stage.held.borrow_mut().push((self.process, key));
-        let (token, held) = (guard.token(), guard.held());
         let mut laws = stage.laws.borrow_mut();
-        let view = laws.granted(name, owner, self.process, token, renew, Ok(held));
+        let view = laws.granted(Granted {
+            name,
+            owner,
+            process: self.process,
+            token: guard.token(),
+            mode: wish.mode,
+            renewed,
+            ttl: guard.ttl(),
+            min_hold: wish.min_hold,
+            held: Ok(guard.held()),
+        });
         if stage.closed.borrow()[self.process] {
             laws.excuse(None, Some(self.process));
         }
         self.guards.borrow_mut().push((guard, view));
+        view
     }
 
     async fn release(&self, cancel: Cancel) {
@@ -233,7 +294,9 @@ impl Acting {
         self.stage.laws.borrow_mut().gives(view);
         let answer = self.until(cancel, Box::pin(guard.release())).await;
         self.bounded("release", since, RELEASE);
-        let troubled = self.stage.world.troubled(self.process);
+        // Nor is a hold renewed for a task that stands still while it gives it back.
+        let stood = !self.stage.world.stalls(self.process).is_zero();
+        let troubled = stood || self.stage.world.troubled(self.process);
         let mut laws = self.stage.laws.borrow_mut();
         let v = &laws.views[view];
         let excused =
@@ -256,22 +319,26 @@ impl Acting {
         let Some((guard, view)) = self.guards.borrow_mut().pop() else { return };
         let mut laws = self.stage.laws.borrow_mut();
         laws.gives(view);
-        let (name, owner) = (laws.views[view].name, laws.views[view].owner.clone());
+        let v = &laws.views[view];
+        let (name, owner, mode) = (v.name, v.owner.clone(), v.mode);
         laws.withheld[name] = true;
         drop(laws);
         if let Ok(ticket) = guard.detach() {
-            self.stage.tickets.borrow_mut().push((name, owner, ticket));
+            self.stage.tickets.borrow_mut().push((name, owner, mode, ticket));
         }
     }
 
     async fn resume(&self) {
-        let Some((name, owner, ticket)) = self.stage.tickets.borrow_mut().pop() else { return };
+        let Some((name, owner, mode, ticket)) = self.stage.tickets.borrow_mut().pop() else {
+            return;
+        };
         let locks = self.stage.locks(self.process);
         let resumed = locks.resume(&ticket).await;
         match resumed {
             Ok(guard) => {
                 self.stage.laws.borrow_mut().shared_by_ticket(ticket.token);
-                self.granted(name, owner, true, guard);
+                let wish = Wish { mode, min_hold: Duration::ZERO, ttl: guard.ttl() };
+                let _ = self.granted(name, owner, true, wish, guard);
             }
             Err(e) => self.note(|| format!("{e}")),
         }
@@ -299,7 +366,7 @@ impl Acting {
             lock: self.stage.names[name].clone(),
             req: ReqId::random(),
             owner: owner.unwrap_or_else(Owner::new),
-            mode: Mode::Exclusive,
+            mode: self.stage.program.uses[name].usual(),
             ttl: self.stage.program.ttl,
             patience,
             min_hold: Duration::ZERO,
@@ -326,7 +393,7 @@ impl Acting {
         let here = stage.locks(self.process).backend().clone();
         let there = stage.locks(other).backend().clone();
         stage.laws.borrow_mut().waits(self.me, Some(name));
-        let mut answer = clock.timeout(d, here.acquire(&ask, None)).await;
+        let mut answer = clock.timeout(d, here.acquire(Arc::new(ask.clone()), None)).await;
         let mut backend = &here;
         if answer.is_none() {
             // Not before the first question has arrived: the store believes the last it hears of.
@@ -334,7 +401,8 @@ impl Acting {
             self.note(|| format!("goes on through process {other}"));
             backend = &there;
             let most = Duration::from_secs(200);
-            answer = stage.world.clock.timeout(most, there.acquire(&ask, None)).await;
+            answer =
+                stage.world.clock.timeout(most, there.acquire(Arc::new(ask.clone()), None)).await;
         }
         stage.laws.borrow_mut().waits(self.me, None);
         self.seam(name, &ask, answer, backend, None).await;
@@ -348,7 +416,8 @@ impl Acting {
         let (owner, _) = self.owner(owner);
         let ask = self.ask(name, owner, Patience::Forever);
         let backend = stage.locks(self.process).backend().clone();
-        let answer = stage.world.clock.timeout(d, backend.acquire(&ask, None)).await;
+        let answer =
+            stage.world.clock.timeout(d, backend.acquire(Arc::new(ask.clone()), None)).await;
         self.seam(name, &ask, answer, &backend, Some((d, polls))).await;
     }
 
@@ -358,7 +427,7 @@ impl Acting {
         name: usize,
         ask: &Ask,
         answer: Option<Result<Attempt, distlock_core::Error>>,
-        backend: &std::sync::Arc<dyn distlock_core::seam::Backend>,
+        backend: &std::sync::Arc<dyn distlock_core::backend::Backend>,
         hold: Option<(Duration, u32)>,
     ) {
         let stage = &self.stage;
@@ -375,7 +444,17 @@ impl Acting {
                 _ => format!("{} of {process}", ask.owner),
             };
             let mut laws = stage.laws.borrow_mut();
-            view = Some(laws.granted(name, owner, process, token, false, until));
+            view = Some(laws.granted(Granted {
+                name,
+                owner,
+                process,
+                token,
+                mode: ask.mode,
+                renewed: false,
+                ttl: ask.ttl,
+                min_hold: Duration::ZERO,
+                held: until,
+            }));
         }
         if let Some(view) = view {
             if let Some((d, _)) = hold {

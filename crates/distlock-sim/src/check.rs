@@ -107,7 +107,7 @@ fn run_until(stage: &Stage, end: BootInstant, on: impl Fn() -> bool) -> Option<B
 fn play(stage: &Rc<Stage>) -> Option<Broken> {
     let world = &stage.world;
     let after = |d: Duration| world.clock.now().plus(d);
-    let busy = || stage.running.get() > 0;
+    let busy = || stage.busy();
     let stuck = || {
         let doing = stage.doing.borrow();
         let doing = doing.iter().enumerate().filter(|(_, d)| !d.is_empty());
@@ -120,15 +120,20 @@ fn play(stage: &Rc<Stage>) -> Option<Broken> {
     }
     world.note(|| "everything works from now on".to_owned());
     world.heal();
-    let leases = if stage.program.is_long() { Duration::ZERO } else { stage.program.ttl * 4 };
-    // Somebody may wait for a hold that was detached, or taken away, to end by its lease.
-    let withheld = || stage.laws.borrow().withheld.iter().any(|w| *w);
+    let longest = stage.program.longest();
+    let leases = if stage.program.is_long() { Duration::ZERO } else { longest * 4 };
+    // Somebody may wait for a hold to end by its lease: one that was detached or taken away, or of a
+    // process that was killed.
+    let withheld = || {
+        let laws = stage.laws.borrow();
+        laws.killed.is_some() || laws.withheld.iter().any(|w| *w)
+    };
     if let Some(broken) = run_until(stage, after(ENDED + leases), busy) {
         return Some(broken);
     }
     if busy()
         && withheld()
-        && let Some(broken) = run_until(stage, after(stage.program.ttl * 3), busy)
+        && let Some(broken) = run_until(stage, after(longest * stage.program.withholds()), busy)
     {
         return Some(broken);
     }
@@ -139,7 +144,7 @@ fn play(stage: &Rc<Stage>) -> Option<Broken> {
         return Some(broken);
     }
     if withheld()
-        && let Some(broken) = run_until(stage, after(stage.program.ttl * 2), || true)
+        && let Some(broken) = run_until(stage, after(longest * 2), || true)
     {
         return Some(broken);
     }
@@ -188,7 +193,7 @@ fn end(stage: &Rc<Stage>) -> Option<Broken> {
         }
         for process in 0..stage.program.processes {
             let locks = stage.locks(process);
-            if stage.closed.borrow()[process] {
+            if stage.closed.borrow()[process] || stage.world.dead(process) {
                 continue;
             }
             for (i, name) in stage.names.iter().enumerate() {

@@ -2,16 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
+use distlock_core::backend::{Event, Key};
 use distlock_core::capability::Capability;
 use distlock_core::info::{LockInfo, Query};
-use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal, Wake};
+use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies, Wake};
 use distlock_core::memory::Memory;
-use distlock_core::seam::{Ask, Due, Event, Key};
 use distlock_core::simulation::call;
-use distlock_core::state::Pulse;
-use distlock_core::{Clock, Error, Force, Forced, FullName, Released, Token};
+use distlock_core::{Clock, Error, Force, Forced, FullName, Token};
 
 /// One client of a [`Memory`] across the network.
 #[derive(Clone)]
@@ -21,7 +19,7 @@ struct Inside {
     memory: Memory,
     site: String,
     /// As the network brings wake-ups.
-    ears: Mutex<Option<Ears>>,
+    sink: Mutex<Option<EventSink>>,
 }
 
 /// Memory answers at once.
@@ -38,14 +36,14 @@ impl Wired {
     #[must_use]
     pub fn new(memory: Memory) -> Self {
         let site = memory.site().to_owned();
-        Self(Arc::new(Inside { memory, site, ears: Mutex::default() }))
+        Self(Arc::new(Inside { memory, site, sink: Mutex::default() }))
     }
 
     /// Tells the client something that may or may not be so.
     pub fn tell(&self, wake: Wake) {
-        let ears = self.0.ears.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(ears) = ears {
-            ears(wake);
+        let sink = self.0.sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(sink) = sink {
+            sink(wake);
         }
     }
 
@@ -77,32 +75,10 @@ impl LeaseStore for Wired {
         self.0.memory.clock()
     }
 
-    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
-        let ask = ask.clone();
-        self.call("acquire", move |m| now(m.acquire(&ask, wait_lease))).await?
-    }
-
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        let waiting = waiting.to_vec();
-        self.call("heartbeat", move |m| now(m.heartbeat(&waiting))).await?
-    }
-
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        let all = due.to_vec();
-        match self.call("renew", move |m| now(m.renew(&all))).await {
-            Ok(renewals) => renewals,
-            Err(e) => due.iter().map(|_| Renewal::Unknown(e.clone())).collect(),
-        }
-    }
-
-    async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
-        let (key, requeue) = (key.clone(), requeue.cloned());
-        self.call("release", move |m| now(m.release(&key, requeue.as_ref()))).await?
-    }
-
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        let key = key.clone();
-        self.call("cancel", move |m| now(m.cancel(&key))).await?
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
+        let (what, n) = (moves.first().map_or("nothing", Move::verb), moves.len());
+        let played = self.call(what, move |m| now(m.play(class, moves.clone()))).await;
+        played.unwrap_or_else(|e| vec![Err(e); n])
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -120,9 +96,9 @@ impl LeaseStore for Wired {
         self.call("force", move |m| now(m.force(&lock, token, how))).await?
     }
 
-    fn listen(&self, ears: Ears) {
-        self.0.memory.listen(ears.clone());
-        *self.0.ears.lock().unwrap_or_else(PoisonError::into_inner) = Some(ears);
+    fn listen(&self, sink: EventSink) {
+        self.0.memory.listen(sink.clone());
+        *self.0.sink.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
     }
 
     async fn close(&self) {

@@ -2,7 +2,10 @@
 //! seed, so that a failing one can be shrunk and printed.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::Duration;
+
+use distlock_core::Mode;
 
 use crate::rng::Rng;
 use crate::world::Net;
@@ -10,13 +13,13 @@ use crate::world::Net;
 /// The families of stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
-    /// `Leased` over `Memory`.
+    /// `LeaseDriver` over `Memory`.
     Lease,
-    /// `Lined` over `MemoryLine`.
-    Line,
-    /// `Pinned` over connections in memory.
+    /// `QueueDriver` over `MemoryQueue`.
+    Queue,
+    /// `SessionDriver` over connections in memory.
     Session,
-    /// `Quorum` over `MemoryNode`s.
+    /// `QuorumDriver` over `MemoryNode`s.
     Quorum,
 }
 
@@ -42,6 +45,50 @@ pub enum Cancel {
     After(Duration),
 }
 
+/// How a lock is to be held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wish {
+    /// In which mode.
+    pub mode: Mode,
+    /// A release before this age takes effect only then.
+    pub min_hold: Duration,
+    /// For how long.
+    pub ttl: Duration,
+}
+
+/// How those who use a lock share it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// They do not.
+    Alone,
+    /// Readers with readers.
+    ReadWrite,
+    /// So many at a time.
+    Permits(NonZeroU32),
+}
+
+impl Use {
+    /// The mode of a request.
+    fn mode(self, rng: &mut Rng) -> Mode {
+        match self {
+            Use::Alone => Mode::Exclusive,
+            Use::ReadWrite if rng.chance(350) => Mode::Exclusive,
+            Use::ReadWrite => Mode::Shared,
+            Use::Permits(n) => Mode::Permit(n),
+        }
+    }
+
+    /// The mode that most ask for.
+    #[must_use]
+    pub fn usual(self) -> Mode {
+        match self {
+            Use::Alone => Mode::Exclusive,
+            Use::ReadWrite => Mode::Shared,
+            Use::Permits(n) => Mode::Permit(n),
+        }
+    }
+}
+
 /// One operation of one application task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
@@ -57,6 +104,8 @@ pub enum Op {
         renew: bool,
         /// When its future is dropped.
         cancel: Cancel,
+        /// The rest of what it asks for.
+        wish: Wish,
     },
     /// Releases the newest guard.
     Release(Cancel),
@@ -95,6 +144,8 @@ pub enum Trouble {
     Doubt(usize),
     /// A process is told that it may have missed wake-ups.
     Everybody(usize),
+    /// A process is killed: its tasks and its library's thread are gone at once.
+    Kill(usize),
 }
 
 impl Trouble {
@@ -127,6 +178,8 @@ pub struct Program {
     pub processes: usize,
     /// How many locks.
     pub names: usize,
+    /// How each of them is used.
+    pub uses: [Use; 2],
     /// How long a lease lasts.
     pub ttl: Duration,
     /// What the network does.
@@ -158,6 +211,7 @@ impl Program {
             seed: rng.bits(),
             processes,
             names,
+            uses: [Use::Alone; 2],
             ttl,
             net: Net::default(),
             preempts: if calm { 0 } else { rng.pick(&[0, 50, 300]) },
@@ -182,7 +236,42 @@ impl Program {
                 p.troubles.push((rng.up_to(&[50, 1000, 5000]), trouble));
             }
         }
+        p.widen(&mut Rng::new(seed ^ 0x57a6_e000));
         p
+    }
+
+    /// Modes, `min_hold`, TTLs that differ and killed processes: in some programs each. From chance
+    /// of their own, so that the rest of a program stays as it is.
+    fn widen(&mut self, rng: &mut Rng) {
+        let leases = matches!(self.family, Family::Lease | Family::Queue);
+        let two = NonZeroU32::MIN.saturating_add(1);
+        for n in 0..self.names {
+            self.uses[n] = match rng.below(10) {
+                0..2 if leases => Use::ReadWrite,
+                2..4 if leases => Use::Permits(two),
+                _ => Use::Alone,
+            };
+        }
+        let lingers = self.family != Family::Session && rng.chance(250);
+        let differ = rng.chance(250);
+        let (long, ttl, uses) = (self.is_long(), self.ttl, self.uses);
+        for op in self.actors.iter_mut().flat_map(|a| &mut a.ops) {
+            if let Op::Acquire { name, wish, .. } = op {
+                wish.mode = uses[*name].mode(rng);
+                if lingers && rng.chance(400) {
+                    wish.min_hold = rng.up_to(&[50, 1000, 3000]);
+                }
+                if differ && rng.chance(500) {
+                    wish.ttl = if long { ttl * 2 } else { ttl / 2 };
+                }
+            }
+        }
+        // One request that moves from one process to another lives in both.
+        let moves = self.actors.iter().flat_map(|a| &a.ops).any(|op| matches!(op, Op::Move(..)));
+        if self.processes > 1 && !moves && rng.chance(120) {
+            let kill = Trouble::Kill(rng.below(self.processes));
+            self.troubles.push((rng.up_to(&[50, 1000, 5000]), kill));
+        }
     }
 
     fn op(&self, rng: &mut Rng) -> Op {
@@ -205,6 +294,7 @@ impl Program {
                 },
                 renew: rng.chance(850),
                 cancel: cancel(rng, 250),
+                wish: Wish { mode: Mode::Exclusive, min_hold: Duration::ZERO, ttl: self.ttl },
             },
             45..60 => Op::Release(cancel(rng, 150)),
             60..68 => Op::Drop,
@@ -238,18 +328,40 @@ impl Program {
         }
     }
 
-    /// Whether nothing ever goes wrong in it: then everything must be prompt and nothing is lost.
+    /// Whether nothing ever goes wrong in it but the end of a process: then everything must be prompt
+    /// and nothing is lost.
     #[must_use]
     pub fn is_calm(&self) -> bool {
+        let calm = |t: &Trouble| t.is_hint() || matches!(t, Trouble::Kill(_));
         self.net.is_calm()
             && self.preempts == 0
-            && self.troubles.iter().all(|(_, trouble)| trouble.is_hint())
+            && self.troubles.iter().all(|(_, trouble)| calm(trouble))
     }
 
     /// Whether its leases are longer than anything in it.
     #[must_use]
     pub fn is_long(&self) -> bool {
         self.ttl == LONG
+    }
+
+    /// The longest of its leases.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        let ops = self.actors.iter().flat_map(|a| &a.ops);
+        let asked = ops.filter_map(|op| match op {
+            Op::Acquire { wish, .. } => Some(wish.ttl),
+            _ => None,
+        });
+        asked.max().unwrap_or_default().max(self.ttl)
+    }
+
+    /// How many leases may have to end one after the other, at most: of what was detached or taken
+    /// away, or of a process that was killed.
+    #[must_use]
+    pub fn withholds(&self) -> u32 {
+        let withholds = |op: &&Op| matches!(op, Op::Detach | Op::Force(..) | Op::Close);
+        let ops = self.actors.iter().flat_map(|a| &a.ops).filter(withholds).count();
+        3 + u32::try_from(ops).unwrap_or(0)
     }
 
     /// How large it is: what shrinking makes smaller.
@@ -285,6 +397,9 @@ impl fmt::Display for Program {
             self.ttl,
             if self.closes { "closed in the end" } else { "dropped in the end" }
         )?;
+        if self.uses[..self.names].iter().any(|u| *u != Use::Alone) {
+            writeln!(f, "  used as: {:?}", &self.uses[..self.names])?;
+        }
         if !self.net.is_calm() || self.preempts > 0 {
             writeln!(f, "  per mille: {:?}, preempts: {}", self.net, self.preempts)?;
         }

@@ -7,16 +7,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Watcher};
 use distlock_core::capability::{Capability, Expiry, Family};
 use distlock_core::clock::BootInstant;
 use distlock_core::info::{LockInfo, Query};
-use distlock_core::lease::{Ears, Wake};
-use distlock_core::seam::{Ask, Watcher};
+use distlock_core::lease::{EventSink, Wake};
 use distlock_core::session::{Alive, Locked, SessionStore};
 use distlock_core::simulation::call;
 use distlock_core::{
-    Clock, Error, Force, Forced, FullName, Kind, Patience, Released, Standing, Token, TokenRange,
-    Why,
+    Clock, Error, Force, Forced, FullName, Kind, LossReason, Patience, QueueStatus, Released,
+    Token, TokenRange,
 };
 use tokio::sync::Notify;
 
@@ -28,7 +28,7 @@ const CALL: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct Sessions {
     server: Arc<Server>,
-    ears: Arc<Mutex<Option<Ears>>>,
+    sink: Arc<Mutex<Option<EventSink>>>,
 }
 
 struct Server {
@@ -88,23 +88,23 @@ impl Sessions {
         promises.family = Family::Session;
         promises.reentry = distlock_core::capability::Reentry::Client;
         let server = Server { promises, clock, state: Mutex::default() };
-        Self { server: Arc::new(server), ears: Arc::default() }
+        Self { server: Arc::new(server), sink: Arc::default() }
     }
 
     /// Another client.
     #[must_use]
     pub fn client(&self) -> Self {
-        Self { server: self.server.clone(), ears: Arc::default() }
+        Self { server: self.server.clone(), sink: Arc::default() }
     }
 
-    fn ears(&self) -> Option<Ears> {
-        self.ears.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn sink(&self) -> Option<EventSink> {
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Tells the client something that may or may not be so.
     pub fn tell(&self, wake: Wake) {
-        if let Some(ears) = self.ears() {
-            ears(wake);
+        if let Some(sink) = self.sink() {
+            sink(wake);
         }
     }
 
@@ -245,7 +245,7 @@ impl SessionStore for Sessions {
         let bell = Arc::new(Notify::new());
         let (wish, id, rung) = (ask.clone(), conn.id, bell.clone());
         let join = self.ask("lock", move |state, now| state.join(&wish, id, &rung, now));
-        let busy = || Ok(Locked::Busy(Standing::default()));
+        let busy = || Ok(Locked::Busy(QueueStatus::default()));
         // A call that hangs must not outlast the patience.
         let left = until.since(self.clock().now()).min(CALL);
         match self.clock().timeout(left, join).await {
@@ -281,7 +281,7 @@ impl SessionStore for Sessions {
     async fn alive(&self, conn: &mut Conn) -> Alive {
         match self.confirm(conn).await {
             Ok(Stands::Holds(_)) => Alive::Yes { waiters: 0 },
-            Ok(_) => Alive::No(Why::Disconnected),
+            Ok(_) => Alive::No(LossReason::Disconnected),
             Err(e) => Alive::Unknown(e),
         }
     }
@@ -334,9 +334,9 @@ impl SessionStore for Sessions {
         self.bounded(force).await
     }
 
-    fn listen(&self, ears: Ears) {
-        let ears = crate::world::ears(ears);
-        *self.ears.lock().unwrap_or_else(PoisonError::into_inner) = Some(ears);
+    fn listen(&self, sink: EventSink) {
+        let sink = crate::world::sink(sink);
+        *self.sink.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
     }
 
     async fn close(&self) {}

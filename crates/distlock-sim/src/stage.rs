@@ -1,20 +1,20 @@
 //! The stage of one program: its store, its processes' clients, its laws.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Backend, Key};
 use distlock_core::lease::Wake;
-use distlock_core::leased::Leased;
-use distlock_core::line::MemoryLine;
+use distlock_core::lease_driver::LeaseDriver;
 use distlock_core::memory::Memory;
 use distlock_core::name::Namespace;
-use distlock_core::pinned::Pinned;
-use distlock_core::quorum::{Fault, MemoryNode, Quorum};
-use distlock_core::seam::{Backend, Key};
+use distlock_core::queue::MemoryQueue;
+use distlock_core::quorum::{Fault, MemoryNode, QuorumDriver};
+use distlock_core::session_driver::SessionDriver;
 use distlock_core::state::Rules;
-use distlock_core::{FullName, Locks, Name, Owner, Ticket};
+use distlock_core::{FullName, Locks, Mode, Name, Owner, Ticket};
 
 use crate::laws::Laws;
 use crate::lease::Wired;
@@ -25,7 +25,7 @@ use crate::world::World;
 /// The store's side.
 pub(crate) enum Store {
     Lease { memory: Memory, wired: Vec<Wired> },
-    Line(MemoryLine),
+    Line(MemoryQueue),
     Session { first: Sessions, clients: Vec<Sessions> },
     Quorum(Vec<MemoryNode>),
 }
@@ -40,13 +40,14 @@ pub(crate) struct Stage {
     pub(crate) owners: Vec<Owner>,
     pub(crate) laws: RefCell<Laws>,
     /// Detached holds that nobody has taken up.
-    pub(crate) tickets: RefCell<Vec<(usize, String, Ticket)>>,
+    pub(crate) tickets: RefCell<Vec<(usize, String, Mode, Ticket)>>,
     /// The keys of what is held through guards, for hints.
     pub(crate) held: RefCell<Vec<(usize, Key)>>,
     pub(crate) closed: RefCell<Vec<bool>>,
     /// By task: what it does just now.
     pub(crate) doing: RefCell<Vec<String>>,
-    pub(crate) running: Cell<usize>,
+    /// By task: whether it goes on.
+    pub(crate) running: RefCell<Vec<bool>>,
 }
 
 const NODES: usize = 3;
@@ -61,8 +62,8 @@ impl Stage {
                 let memory = Memory::with_rules("memory:".to_owned(), clock.clone(), rules);
                 Store::Lease { memory, wired: Vec::new() }
             }
-            Family::Line => {
-                let line = MemoryLine::new("line:", clock.clone());
+            Family::Queue => {
+                let line = MemoryQueue::new("line:", clock.clone());
                 line.fault(Fault::Simulated);
                 Store::Line(line)
             }
@@ -84,14 +85,7 @@ impl Stage {
             name: Name::new(["a", "b"][i]).expect("a name"),
         });
         let owners = (0..3).map(|i| Owner::named(format!("owner{i}")).expect("an owner"));
-        let laws = Laws::new(
-            clock,
-            program.family,
-            program.is_calm(),
-            program.ttl,
-            program.names,
-            program.actors.len(),
-        );
+        let laws = Laws::new(world.clone(), program);
         let stage = Rc::new(Self {
             world,
             store: RefCell::new(store),
@@ -103,7 +97,7 @@ impl Stage {
             held: RefCell::default(),
             closed: RefCell::new(vec![false; program.processes]),
             doing: RefCell::new(vec![String::new(); program.actors.len()]),
-            running: Cell::new(program.actors.len()),
+            running: RefCell::new(vec![true; program.actors.len()]),
             program: program.clone(),
         });
         for process in 0..program.processes {
@@ -121,17 +115,19 @@ impl Stage {
                 Store::Lease { memory, wired } => {
                     let one = Wired::new(memory.client());
                     wired.push(one.clone());
-                    Arc::new(Leased::new(one))
+                    Arc::new(LeaseDriver::new(one))
                 }
-                Store::Line(line) => Arc::new(distlock_core::line::Lined::new(line.client())),
+                Store::Line(line) => {
+                    Arc::new(distlock_core::queue::QueueDriver::new(line.client()))
+                }
                 Store::Session { first, clients } => {
                     let one = first.client();
                     clients.push(one.clone());
-                    Arc::new(Pinned::new(one))
+                    Arc::new(SessionDriver::new(one))
                 }
                 Store::Quorum(nodes) => {
                     let nodes = nodes.iter().map(MemoryNode::client).collect();
-                    Arc::new(Quorum::new("quorum:", nodes).expect("an odd number of nodes"))
+                    Arc::new(QuorumDriver::new("quorum:", nodes).expect("an odd number of nodes"))
                 }
             };
             Locks::options().ttl(ttl).label("sim").open(backend).expect("sound options")
@@ -142,10 +138,47 @@ impl Stage {
         self.clients.borrow()[process].clone()
     }
 
+    /// Whether some task goes on.
+    pub(crate) fn busy(&self) -> bool {
+        self.running.borrow().contains(&true)
+    }
+
+    /// Whether it is about a process that was killed.
+    fn dead(&self, trouble: Trouble) -> bool {
+        match trouble {
+            Trouble::StallTask(actor, _) => {
+                let actor = self.program.actors.get(actor);
+                actor.is_some_and(|a| self.world.dead(a.process))
+            }
+            Trouble::StallLibrary(p, _)
+            | Trouble::Cut(p, _)
+            | Trouble::Doubt(p)
+            | Trouble::Everybody(p) => self.world.dead(p),
+            Trouble::Down(..) | Trouble::Restart(_) | Trouble::Kill(_) => false,
+        }
+    }
+
+    /// A process is killed, as soon as nobody stands in the middle of a step.
+    fn kill(self: &Rc<Self>, process: usize) {
+        if !self.world.kill(process) {
+            let stage = self.clone();
+            return self.world.later(0, Duration::from_millis(1), move || stage.kill(process));
+        }
+        let actors = self.program.actors.iter().enumerate();
+        let mine = || actors.clone().filter(|(_, a)| a.process == process).map(|(i, _)| i);
+        mine().for_each(|i| {
+            self.running.borrow_mut()[i] = false;
+            self.doing.borrow_mut()[i].clear();
+        });
+        self.laws.borrow_mut().kill(process, mine());
+    }
+
     /// Something goes wrong.
-    pub(crate) fn trouble(&self, trouble: Trouble, tasks: &[usize]) {
+    pub(crate) fn trouble(self: &Rc<Self>, trouble: Trouble, tasks: &[usize]) {
         let world = &self.world;
         match trouble {
+            Trouble::Kill(process) => self.kill(process),
+            _ if self.dead(trouble) => {}
             Trouble::StallTask(actor, d) => {
                 if let Some(task) = tasks.get(actor) {
                     world.stall_task(*task, d);
@@ -177,7 +210,7 @@ impl Stage {
                 world.note(|| format!("process {process} is told that its holds may be gone"));
                 let store = self.store.borrow();
                 for key in keys {
-                    let doubt = Wake::Event(distlock_core::seam::Event::InDoubt(key));
+                    let doubt = Wake::Event(distlock_core::backend::Event::InDoubt(key));
                     world.at(process, || match &*store {
                         Store::Lease { wired, .. } => wired[process].tell(doubt),
                         Store::Session { clients, .. } => clients[process].tell(doubt),

@@ -15,9 +15,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use distlock_core::Clock;
+use distlock_core::backend::Fut;
 use distlock_core::clock::BootInstant;
-use distlock_core::lease::{Ears, Wake as News};
-use distlock_core::seam::Fut;
+use distlock_core::lease::{EventSink, Wake as News};
 use distlock_core::simulation::{self, Delivery, Installed, Message};
 
 use crate::rng::Rng;
@@ -60,6 +60,10 @@ struct Process {
     troubled: bool,
     /// How long its threads stood still in all.
     stalls: Duration,
+    /// It was killed.
+    dead: bool,
+    /// When the last answer reached it.
+    answered: u64,
 }
 
 struct Task {
@@ -93,8 +97,8 @@ impl Wake for Ring {
 }
 
 enum Event {
-    Message(Rc<RefCell<Message>>, Delivery),
-    News(usize, Ears, News),
+    Message(usize, Rc<RefCell<Message>>, Delivery),
+    News(usize, EventSink, News),
     Do(usize, Box<dyn FnOnce()>),
 }
 
@@ -214,6 +218,11 @@ impl World {
         self.core.borrow().processes[process].stalls
     }
 
+    /// When the last answer reached a process.
+    pub fn answered(&self, process: usize) -> BootInstant {
+        BootInstant::from_nanos(self.core.borrow().processes[process].answered)
+    }
+
     /// Whether messages are still under way.
     pub fn quiet(&self) -> bool {
         self.core.borrow().events.is_empty()
@@ -257,6 +266,32 @@ impl World {
         let mut core = self.core.borrow_mut();
         core.down.insert(site.to_owned(), until);
         core.processes.iter_mut().for_each(|p| p.troubled = true);
+    }
+
+    /// A process is killed: nothing of it runs or is sent any more. What it has sent goes on its way.
+    /// False while a thread is preempted, which may be one of its own.
+    pub fn kill(&self, process: usize) -> bool {
+        let mut core = self.core.borrow_mut();
+        if core.depth > 0 {
+            return false;
+        }
+        core.processes[process].dead = true;
+        let mine = core.tasks.iter_mut().filter(|t| t.process == process);
+        let futures: Vec<_> = mine
+            .filter_map(|t| {
+                t.done = true;
+                t.future.take()
+            })
+            .collect();
+        drop(core);
+        self.note(|| format!("process {process} is killed"));
+        self.at(process, || drop(futures));
+        true
+    }
+
+    /// Whether a process was killed.
+    pub fn dead(&self, process: usize) -> bool {
+        self.core.borrow().processes[process].dead
     }
 
     /// All processes have trouble from now on.
@@ -345,8 +380,14 @@ impl World {
             let Some((_, event)) = core.events.pop_first() else { return };
             drop(core);
             match event {
-                Event::Message(message, delivery) => (message.borrow_mut())(delivery),
-                Event::News(process, ears, news) => self.at(process, || ears(news)),
+                Event::Message(process, message, delivery) => {
+                    if matches!(delivery, Delivery::Answers) {
+                        self.core.borrow_mut().processes[process].answered = now;
+                    }
+                    (message.borrow_mut())(delivery);
+                }
+                Event::News(process, ..) if self.dead(process) => {}
+                Event::News(process, sink, news) => self.at(process, || sink(news)),
                 Event::Do(process, work) => self.at(process, work),
             }
         }
@@ -466,7 +507,11 @@ impl simulation::World for Door {
     fn spawn(&self, work: Fut<'static, ()>) {
         let core = self.0.core.borrow();
         let (closing, here) = (core.closing, core.here);
+        let dead = core.processes[here.process].dead;
         drop(core);
+        if dead {
+            return;
+        }
         self.0.add(here.process, true, work);
         if !closing {
             self.0.preempt();
@@ -489,6 +534,10 @@ impl simulation::World for Door {
         let world = &self.0;
         let now = world.clock.now().as_nanos();
         let mut core = world.core.borrow_mut();
+        if core.processes[core.here.process].dead {
+            drop(core);
+            return drop(message);
+        }
         let core = &mut *core;
         let (net, process) = (core.net, core.here.process);
         let rng = &mut core.rng;
@@ -498,8 +547,8 @@ impl simulation::World for Door {
         let cut = core.processes[process].cut > now
             || core.down.get(site).is_some_and(|until| *until > now);
         // A line and a session tell each caller whether it was there until now, so nobody repeats
-        // that question unseen.
-        let repeats = what != "unlock" && !what.ends_with("::Released");
+        // that question unseen; nor a release where few of them are remembered.
+        let repeats = !matches!(what, "unlock" | "release") && !what.ends_with("::Released");
         let roll = u32::try_from(rng.below(1000)).unwrap_or(0);
         let fate = [
             ("lost", if cut { 500 } else { net.lost }),
@@ -577,13 +626,13 @@ impl simulation::World for Door {
         }
         for (at, delivery) in plan {
             let tie = core.rng.bits();
-            core.events.insert((at, tie), Event::Message(message.clone(), delivery));
+            core.events.insert((at, tie), Event::Message(process, message.clone(), delivery));
         }
     }
 
-    fn ears(&self, ears: Ears) -> Ears {
+    fn sink(&self, sink: EventSink) -> EventSink {
         let process = self.0.core.borrow().here.process;
-        Arc::new(move |news| wake(process, &ears, news))
+        Arc::new(move |news| wake(process, &sink, news))
     }
 }
 
@@ -597,7 +646,7 @@ pub fn enter(world: Option<Rc<World>>) {
     WORLD.with(|w| *w.borrow_mut() = world);
 }
 
-fn wake(process: usize, ears: &Ears, news: News) {
+fn wake(process: usize, sink: &EventSink, news: News) {
     let Some(world) = WORLD.with(|w| w.borrow().clone()) else { return };
     let now = world.clock.now().as_nanos();
     let mut core = world.core.borrow_mut();
@@ -609,18 +658,18 @@ fn wake(process: usize, ears: &Ears, news: News) {
     if lost || slow {
         core.processes[process].troubled = true;
     }
-    if core.closing || lost {
+    if core.closing || lost || core.processes[process].dead {
         return;
     }
     let at = now + u64::try_from(delay.as_nanos()).unwrap_or(0);
-    core.events.insert((at, tie), Event::News(process, ears.clone(), news));
+    core.events.insert((at, tie), Event::News(process, sink.clone(), news));
 }
 
 /// Where a store that is part of the simulation drops its wake-ups.
-pub(crate) fn ears(ears: Ears) -> Ears {
-    let Some(world) = WORLD.with(|w| w.borrow().clone()) else { return ears };
+pub(crate) fn sink(sink: EventSink) -> EventSink {
+    let Some(world) = WORLD.with(|w| w.borrow().clone()) else { return sink };
     let process = world.core.borrow().here.process;
-    Arc::new(move |news| wake(process, &ears, news))
+    Arc::new(move |news| wake(process, &sink, news))
 }
 
 /// Something that reaches the other side for sure, a moment later: the end of a connection, say.

@@ -25,7 +25,7 @@ fn lease() {
 
 #[test]
 fn line() {
-    simulate(Family::Line);
+    simulate(Family::Queue);
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn quorum() {
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    for family in [Family::Lease, Family::Line, Family::Session, Family::Quorum] {
+    for family in [Family::Lease, Family::Queue, Family::Session, Family::Quorum] {
         for seed in 0..200 {
             let trace = || match check(&Program::new(family, seed), true) {
                 Ok(polls) => vec![polls.to_string()],

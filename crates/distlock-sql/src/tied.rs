@@ -1,6 +1,6 @@
 //! A connection that something is tied to: a session lock, or the transaction that holds one.
 //!
-//! Unlike a [`Lane`](crate::Lane) it is never made anew: when it breaks, what was tied to it is gone.
+//! Unlike a [`ConnectionWorker`](crate::ConnectionWorker) it is never made anew: when it breaks, what was tied to it is gone.
 //! Each statement runs to its end in a task on the library's own thread, also when the caller is
 //! gone, so that no answer is ever taken for that of another statement.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use distlock_core::{Clock, Error, Kind, engine};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
-use crate::lane::{Trouble, Work};
+use crate::connection_worker::{Trouble, Work};
 
 /// A connection that something is tied to. Dropping the last handle closes it, once what is under
 /// way on it has ended.

@@ -1,6 +1,6 @@
 //! What stores owe their users whose locks are a session of the server, when that server ends.
 
-use distlock_core::{Locks, Released, Why};
+use distlock_core::{Locks, LossReason, Released};
 
 use crate::servers::Server;
 use crate::wait::{LONG, soon, take_for, until};
@@ -20,7 +20,7 @@ pub async fn the_end_is_told_at_once(server: &Server, locks: &Locks) {
         let once = soon("a grant", once.acquire()).await.expect("granted");
         end(server);
         for guard in [renewed, once] {
-            assert_eq!(soon("word of it", guard.lost()).await.why, Why::Gone);
+            assert_eq!(soon("word of it", guard.lost()).await.why, LossReason::Gone);
             assert_eq!(guard.release().await.expect("an answer"), Released::WasLost);
         }
         server.again().await.expect("it starts again");

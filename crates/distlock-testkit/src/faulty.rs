@@ -43,15 +43,14 @@
 mod faults;
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use distlock_core::backend::{Backend, Force, Forced};
 use distlock_core::capability::Capability;
 use distlock_core::info::{LockInfo, Query};
-use distlock_core::lease::{Answer, Ears, LeaseStore, Renewal};
-use distlock_core::leased::Leased;
+use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies};
+use distlock_core::lease_driver::LeaseDriver;
 use distlock_core::memory::Memory;
-use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Key, Released};
-use distlock_core::state::Pulse;
+use distlock_core::state::Reply;
 use distlock_core::{Clock, Error, FullName, Store, Token};
 
 use faults::Fate;
@@ -113,7 +112,7 @@ impl Default for Faulty {
 
 impl Store for Faulty {
     fn into_backend(self) -> Arc<dyn Backend> {
-        Arc::new(Leased::new(self))
+        Arc::new(LeaseDriver::new(self))
     }
 }
 
@@ -130,34 +129,20 @@ impl LeaseStore for Faulty {
         self.memory.clock()
     }
 
-    async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Answer, Error> {
-        self.call(Call::Acquire, async {
-            let answer = self.memory.acquire(ask, wait_lease).await;
-            if let Ok(Answer::Granted { .. }) = answer {
-                self.faults.note(ask.key());
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
+        let n = moves.len();
+        let Some(call) = moves.first().map(Call::of) else { return Replies::new() };
+        let keys: Vec<_> = moves.iter().map(Move::key).collect();
+        let play = async {
+            let replies = self.memory.play(class, moves).await;
+            for (key, reply) in keys.into_iter().zip(&replies) {
+                if let Ok(Reply::Granted { .. }) = reply {
+                    self.faults.note(key);
+                }
             }
-            answer
-        })
-        .await?
-    }
-
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        self.call(Call::Heartbeat, self.memory.heartbeat(waiting)).await?
-    }
-
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        match self.call(Call::Renew, self.memory.renew(due)).await {
-            Ok(renewals) => renewals,
-            Err(e) => due.iter().map(|_| Renewal::Unknown(e.clone())).collect(),
-        }
-    }
-
-    async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
-        self.call(Call::Release, self.memory.release(key, requeue)).await?
-    }
-
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        self.call(Call::Cancel, self.memory.cancel(key)).await?
+            replies
+        };
+        self.call(call, play).await.unwrap_or_else(|e| vec![Err(e); n])
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -173,8 +158,8 @@ impl LeaseStore for Faulty {
         self.call(Call::Force, self.memory.force(lock, token, how)).await?
     }
 
-    fn listen(&self, ears: Ears) {
-        self.memory.listen(ears);
+    fn listen(&self, sink: EventSink) {
+        self.memory.listen(sink);
     }
 
     async fn close(&self) {

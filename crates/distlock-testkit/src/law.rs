@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use distlock_core::capability::{Capability, Expiry, Family, Order, WakeUp};
 
-use crate::site::Site;
+use crate::site::StoreUnderTest;
 
 /// What a law may ask before it is listed for a store.
 pub struct Traits {
@@ -73,7 +73,7 @@ pub struct Law {
     pub(crate) when: fn(&Traits) -> bool,
     pub(crate) alone: bool,
     /// Stays on the trial's own thread, so it need not be `Send`.
-    pub(crate) run: for<'a> fn(&'a Site) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
+    pub(crate) run: for<'a> fn(&'a StoreUnderTest) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
 }
 
 impl Law {

@@ -1,4 +1,4 @@
-//! The laws every store must pass: plain async functions over a [`Site`](crate::Site), each listed
+//! The laws every store must pass: plain async functions over a [`StoreUnderTest`](crate::StoreUnderTest), each listed
 //! for a store only where its capability says that it applies.
 //!
 //! A law named `sNN_…` is a bug that another lock library shipped. A law that does not hold panics.

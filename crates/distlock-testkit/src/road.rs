@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use distlock_core::{Error, Kind};
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::proxy::{Proxy, Way};
 
 /// A way to a store through proxies, all of which misbehave together. Dropping it closes them.
-pub struct Road {
+pub struct ProxiedRoute {
     url: String,
     proxies: Vec<Proxy>,
     /// How many of the proxies misbehave when told: the first ones.
@@ -17,7 +17,7 @@ pub struct Road {
     undo_needs_answers: bool,
 }
 
-impl Road {
+impl ProxiedRoute {
     /// The URL that leads through the proxies, and the proxies. Of a store that is a majority of
     /// independent nodes, one proxy for each of them.
     pub fn new(url: impl Into<String>, proxies: Vec<Proxy>) -> Self {
@@ -42,14 +42,14 @@ impl Road {
         Ok(Self::new(url, proxies))
     }
 
-    /// [`Road::past`] the one server of a site.
+    /// [`ProxiedRoute::past`] the one server of a site.
     ///
     /// # Errors
     /// When no port is free.
     ///
     /// # Cancel safety
-    /// As [`Road::past`].
-    pub async fn past_its_server(site: &Site) -> Result<Self, Error> {
+    /// As [`ProxiedRoute::past`].
+    pub async fn past_its_server(site: &StoreUnderTest) -> Result<Self, Error> {
         Self::past(site.url(), &[site.server().addr()]).await
     }
 
@@ -125,12 +125,12 @@ impl Road {
         self.each(Proxy::drop_replies);
     }
 
-    /// Requests arrive, and their answers only after [`Road::heal`].
+    /// Requests arrive, and their answers only after [`ProxiedRoute::heal`].
     pub fn hold_answers(&self) {
         self.each(|proxy| proxy.cut(Way::Replies));
     }
 
-    /// Nothing arrives before [`Road::heal`].
+    /// Nothing arrives before [`ProxiedRoute::heal`].
     pub fn cut(&self) {
         self.each(Proxy::cut_both);
     }

@@ -12,11 +12,11 @@ use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use distlock_core::seam::Fut;
+use distlock_core::backend::Fut;
 use distlock_core::{Locks, engine};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::site::Site;
+use crate::site::StoreUnderTest;
 use crate::suite::{Connect, Suite};
 
 pub(crate) use churn::CHURNED;
@@ -132,7 +132,7 @@ impl Stage {
         };
         match (self.arg("url"), suite.by_url) {
             (Some(url), Some((_, connect))) => connect(url).await.expect("a client"),
-            _ => Site::fresh(suite).await.expect("a store").client().await,
+            _ => StoreUnderTest::fresh(suite).await.expect("a store").client().await,
         }
     }
 }

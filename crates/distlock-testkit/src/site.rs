@@ -11,7 +11,7 @@ use distlock_core::memory::Memory;
 use distlock_core::{Clock, Error, FullName, Kind, Locks, Name, Namespace, Ttl};
 use tempfile::TempDir;
 
-use crate::road::Road;
+use crate::road::ProxiedRoute;
 use crate::servers::Server;
 use crate::suite::Suite;
 
@@ -28,7 +28,7 @@ impl Made {
         Self { url: url.into(), keep: None, space: Namespace::default() }
     }
 
-    /// A store with a server, or anything else that ends with it; see [`Site::kept`].
+    /// A store with a server, or anything else that ends with it; see [`StoreUnderTest::kept`].
     pub fn with(url: impl Into<String>, keep: impl Any + Send + Sync) -> Self {
         Self { keep: Some(Box::new(keep)), ..Self::at(url) }
     }
@@ -44,7 +44,7 @@ impl Made {
 
 /// One fresh store and its clients. Clones are the same site.
 #[derive(Clone)]
-pub struct Site(Arc<Inner>);
+pub struct StoreUnderTest(Arc<Inner>);
 
 struct Inner {
     suite: Suite,
@@ -54,7 +54,7 @@ struct Inner {
     dir: TempDir,
 }
 
-impl Site {
+impl StoreUnderTest {
     /// Makes a fresh store of a suite.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Site {
     }
 
     /// A way to the store through proxies of its own.
-    pub(crate) async fn road(&self) -> Road {
+    pub(crate) async fn road(&self) -> ProxiedRoute {
         let make = self.suite().road.expect("listed only with this hook");
         let road = make(self).await.expect("a way to the store through proxies");
         // A majority of independent nodes is what a quorum cannot do without.
@@ -97,7 +97,7 @@ impl Site {
     }
 
     /// A client that comes by a road.
-    pub(crate) async fn client_by(&self, road: &Road) -> Locks {
+    pub(crate) async fn client_by(&self, road: &ProxiedRoute) -> Locks {
         let (_, connect) = self.0.suite.by_url.expect("a store with a URL");
         connect(road.url()).await.expect("a client of the store")
     }

@@ -5,27 +5,27 @@ use std::process::ExitCode;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
+use distlock_core::backend::Fut;
 use distlock_core::capability::Capability;
-use distlock_core::seam::Fut;
 use distlock_core::{Clock, Error, FullName, Locks, memory};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::law::{Law, Traits};
-use crate::road::Road;
+use crate::road::ProxiedRoute;
 use crate::roles::{Role, Source};
-use crate::site::{Made, Site};
+use crate::site::{Made, StoreUnderTest};
 use crate::{laws, roles};
 
 /// How a client, here or in another process, comes to a store by its URL.
 pub type Connect = fn(&str) -> Fut<'static, Result<Locks, Error>>;
 /// Something done to a store from outside.
-pub type Hook = for<'a> fn(&'a Site) -> Fut<'a, ()>;
+pub type Hook = for<'a> fn(&'a StoreUnderTest) -> Fut<'a, ()>;
 /// Deletes the record of one lock, as an operator would.
-pub type Lose = for<'a> fn(&'a Site, &'a FullName) -> Fut<'a, ()>;
+pub type Lose = for<'a> fn(&'a StoreUnderTest, &'a FullName) -> Fut<'a, ()>;
 /// What the locks of a site left at its servers: each key, and whether it ends by itself.
-pub type Leftovers = for<'a> fn(&'a Site) -> Fut<'a, Vec<(String, bool)>>;
+pub type Leftovers = for<'a> fn(&'a StoreUnderTest) -> Fut<'a, Vec<(String, bool)>>;
 /// Makes a way to a site's store that leads through proxies.
-pub type MakeRoad = for<'a> fn(&'a Site) -> Fut<'a, Result<Road, Error>>;
+pub type MakeRoad = for<'a> fn(&'a StoreUnderTest) -> Fut<'a, Result<ProxiedRoute, Error>>;
 /// Makes a fresh store in a directory of its own.
 type Make = fn(&Path) -> Fut<'static, Result<Made, Error>>;
 
@@ -239,7 +239,7 @@ fn hold_to(law: Law, suite: Suite) -> Result<(), Failed> {
         .build()
         .map_err(|e| format!("no runtime: {e}"))?;
     let done = runtime.block_on(async {
-        let site = Site::fresh(suite).await?;
+        let site = StoreUnderTest::fresh(suite).await?;
         Clock::system()
             .timeout(LIMIT, (law.run)(&site))
             .await

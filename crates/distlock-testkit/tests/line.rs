@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use distlock_core::line::{LineStore, MemoryLine};
+use distlock_core::queue::{MemoryQueue, QueueStore};
 use distlock_core::{Clock, Locks};
 use distlock_testkit::{Made, Suite, suite};
 
 /// By name: whoever names one meets the same lines.
-fn all() -> MutexGuard<'static, BTreeMap<String, MemoryLine>> {
-    static ALL: Mutex<BTreeMap<String, MemoryLine>> = Mutex::new(BTreeMap::new());
+fn all() -> MutexGuard<'static, BTreeMap<String, MemoryQueue>> {
+    static ALL: Mutex<BTreeMap<String, MemoryQueue>> = Mutex::new(BTreeMap::new());
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn line(name: &str) -> MemoryLine {
-    let new = || MemoryLine::new(name, Clock::system());
+fn line(name: &str) -> MemoryQueue {
+    let new = || MemoryQueue::new(name, Clock::system());
     all().entry(name.to_owned()).or_insert_with(new).client()
 }
 
 fn store() -> Suite {
-    let capability = MemoryLine::new("line", Clock::system()).capability().clone();
+    let capability = MemoryQueue::new("line", Clock::system()).capability().clone();
     Suite::in_process(
         capability,
         |dir| {

@@ -17,7 +17,7 @@ async fn main() -> Result<(), Error> {
     let mut workers = Vec::new();
     for worker in 1..=16 {
         let lock = locks.lock(&name).label(format!("worker {worker}"));
-        let lock = lock.on_wait(move |standing| println!("worker {worker} waits: {standing}"));
+        let lock = lock.on_wait(move |status| println!("worker {worker} waits: {status}"));
         workers.push(tokio::spawn(async move {
             let guard = lock.await?;
             let token = guard.token();

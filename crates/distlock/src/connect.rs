@@ -1,20 +1,16 @@
-//! From a URL to a client: the one place that knows every store.
+//! From a URL to a client.
 
 use std::env::VarError;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use distlock_core::capability::Capability;
-#[allow(unused_imports)] // the engine opens what blocks, in whichever store does
-use distlock_core::engine;
-use distlock_core::memory::{self, Memory};
-use distlock_core::seam::Backend;
 use distlock_core::url::StoreUrl;
-use distlock_core::{Error, Fence, Kind, Locks, Options, Store};
+use distlock_core::{Error, Fence, Kind, Locks, Options};
 
-/// What every store's URL knows besides its own keys.
-const COMMON: [&str; 2] = ["namespace", "require"];
+#[cfg(not(all(feature = "mysql", feature = "postgres")))]
+use crate::registry::missing;
+use crate::registry::{Entry, STORES};
 
 /// A client of the store at a URL.
 ///
@@ -82,11 +78,11 @@ pub trait Connect: Sized {
 impl Connect for Options {
     fn connect(self, url: impl AsRef<str>) -> impl Future<Output = Result<Locks, Error>> + Send {
         let url = StoreUrl::parse(url.as_ref());
-        async move { open(self, url?, false).await?.ok_or_else(absent) }
+        async move { open(self, url?).await }
     }
 
     async fn connect_default(self) -> Result<Locks, Error> {
-        open(self, StoreUrl::parse(&named_or_default()?)?, false).await?.ok_or_else(absent)
+        open(self, StoreUrl::parse(&named_or_default()?)?).await
     }
 
     fn connect_to_look(
@@ -97,30 +93,13 @@ impl Connect for Options {
             Some(url) => StoreUrl::parse(url),
             None => named_or_default().and_then(|url| StoreUrl::parse(&url)),
         };
-        async move {
-            let url = url?;
-            if !exists(&url) {
-                return Ok(None);
-            }
-            open(self, url, true).await
-        }
+        async move { look(self, url?).await }
     }
 }
 
 /// The URL of the environment, or of the embedded default.
 fn named_or_default() -> Result<String, Error> {
     from_environment()?.map_or_else(default_url, Ok)
-}
-
-/// Whether there is anything to look at. A server that is not there is for its client to say.
-fn exists(url: &StoreUrl) -> bool {
-    match url.scheme.as_str() {
-        #[cfg(feature = "sqlite")]
-        "sqlite" if local(url).is_ok() => distlock_sqlite::Sqlite::exists(&url.path),
-        #[cfg(feature = "file")]
-        "file" if local(url).is_ok() => distlock_file::FileStore::exists(&url.path),
-        _ => true,
-    }
 }
 
 /// The URL of the environment, if it names one.
@@ -172,175 +151,28 @@ fn default_url() -> Result<String, Error> {
     Ok(format!("sqlite:{}", path.replace('%', "%25").replace('?', "%3F")))
 }
 
-/// What opens a store creates it, unless it was to `look`.
-fn absent() -> Error {
-    Error::new(Kind::Layout, "there is no store yet")
+/// A client; what is not there is created.
+async fn open(options: Options, mut url: StoreUrl) -> Result<Locks, Error> {
+    let options = take_common(options, &mut url)?;
+    options.open(Entry::of(&url.scheme)?.open(url).await?)
 }
 
-/// A client; `None` where there is nothing to `look` at.
-async fn open(mut options: Options, mut url: StoreUrl, look: bool) -> Result<Option<Locks>, Error> {
+/// A client that creates nothing; `None` where there is nothing to look at.
+async fn look(options: Options, mut url: StoreUrl) -> Result<Option<Locks>, Error> {
+    let options = take_common(options, &mut url)?;
+    let backend = Entry::of(&url.scheme)?.look(url).await?;
+    backend.map(|backend| options.open(backend)).transpose()
+}
+
+/// The options with what every store's URL may say.
+fn take_common(mut options: Options, url: &mut StoreUrl) -> Result<Options, Error> {
     if let Some(space) = url.take("namespace") {
         options = options.namespace(space);
     }
     if let Some(fence) = url.take("require") {
         options = options.require(fence.parse::<Fence>()?);
     }
-    let backend = match url.scheme.as_str() {
-        #[cfg(feature = "mysql")]
-        scheme if look && distlock_mysql::SCHEMES.contains(&scheme) => {
-            distlock_mysql::open_to_look(url).await?
-        }
-        #[cfg(feature = "postgres")]
-        scheme if look && distlock_postgres::SCHEMES.contains(&scheme) => {
-            distlock_postgres::open_to_look(url).await?
-        }
-        _ => Some(backend(url, look).await?),
-    };
-    backend.map(|backend| options.open(backend)).transpose()
-}
-
-/// One arm a store. One that is files creates none to `look`.
-#[allow(unused_mut, unused_variables)] // without the stores that are files
-async fn backend(mut url: StoreUrl, look: bool) -> Result<Arc<dyn Backend>, Error> {
-    match url.scheme.as_str() {
-        "memory" => {
-            // The host would be dropped, and each client have a store of its own.
-            if !url.hosts.is_empty() || url.user.is_some() || url.password.is_some() {
-                return Err(Error::new(Kind::Usage, "a store in memory has no host").with_hint(
-                    "write memory: for a store of its own, memory:NAME for a shared one",
-                ));
-            }
-            known(&url, &[])?;
-            let store = if url.path.is_empty() { Memory::new() } else { Memory::named(&url.path) };
-            Ok(store.into_backend())
-        }
-        #[cfg(feature = "sqlite")]
-        "sqlite" => {
-            use distlock_sqlite::{Sqlite, SqliteOptions, Sync};
-            let sync = match url.take("synchronous").as_deref() {
-                None | Some("full") => Sync::Full,
-                Some("normal") => Sync::Normal,
-                Some(other) => {
-                    return Err(Error::new(Kind::Usage, format!("synchronous={other} cannot be"))
-                        .with_hint("full (the default) or normal"));
-                }
-            };
-            let trust_all = trust_all(&mut url)?;
-            local(&url)?;
-            known(&url, &["synchronous", "trust"])?;
-            let options = SqliteOptions::new().sync(sync).look_only(look).trust_all(trust_all);
-            Ok(Sqlite::open(&url.path, options).await?.into_backend())
-        }
-        #[cfg(feature = "file")]
-        "file" => {
-            use distlock_file::{FileOptions, FileStore};
-            let trust_all = trust_all(&mut url)?;
-            local(&url)?;
-            known(&url, &["trust"])?;
-            let path = url.path.clone();
-            let options = FileOptions { look_only: look, trust_all, ..FileOptions::default() };
-            let store = engine::unblock(move || FileStore::open(path, options));
-            Ok(store.await?.into_backend())
-        }
-        #[cfg(feature = "redis")]
-        scheme if distlock_redis::SCHEMES.contains(&scheme) => distlock_redis::open(url).await,
-        #[cfg(not(feature = "redis"))]
-        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
-        | "redis+cluster" | "rediss+cluster" | "redlock" | "redlocks" => Err(missing("redis")),
-        #[cfg(feature = "mysql")]
-        scheme if distlock_mysql::SCHEMES.contains(&scheme) => distlock_mysql::open(url).await,
-        #[cfg(not(feature = "mysql"))]
-        "mysql" | "mariadb" => Err(missing("mysql")),
-        #[cfg(feature = "postgres")]
-        scheme if distlock_postgres::SCHEMES.contains(&scheme) => {
-            distlock_postgres::open(url).await
-        }
-        #[cfg(not(feature = "postgres"))]
-        "postgres" | "postgresql" => Err(missing("postgres")),
-        #[cfg(feature = "memcached")]
-        "memcached" => {
-            known(&url, &[])?;
-            Ok(distlock_memcached::Memcached::connect(&url).await?.into_backend())
-        }
-        #[cfg(feature = "etcd")]
-        scheme if distlock_etcd::SCHEMES.contains(&scheme) => {
-            Ok(distlock_etcd::Etcd::connect(url).await?.into_backend())
-        }
-        #[cfg(not(feature = "etcd"))]
-        "etcd" | "etcds" => Err(missing("etcd")),
-        #[cfg(feature = "zookeeper")]
-        scheme if distlock_zookeeper::SCHEMES.contains(&scheme) => {
-            Ok(distlock_zookeeper::ZooKeeper::connect(&url).await?.into_backend())
-        }
-        #[cfg(not(feature = "sqlite"))]
-        "sqlite" => Err(missing("sqlite")),
-        #[cfg(not(feature = "file"))]
-        "file" => Err(missing("file")),
-        #[cfg(not(feature = "memcached"))]
-        "memcached" => Err(missing("memcached")),
-        #[cfg(not(feature = "zookeeper"))]
-        "zookeeper" | "zk" => Err(missing("zookeeper")),
-        other => Err(Error::new(Kind::Usage, format!("no store is called {other:?}"))
-            .with_hint(format!("known: {}", schemes().join(", ")))),
-    }
-}
-
-/// Whether a store that is files uses a directory that other users can write in.
-#[cfg(any(feature = "sqlite", feature = "file"))]
-fn trust_all(url: &mut StoreUrl) -> Result<bool, Error> {
-    match url.take("trust").as_deref() {
-        None | Some("owner") => Ok(false),
-        Some("all") => Ok(true),
-        Some(other) => Err(Error::new(Kind::Usage, format!("unknown trust={other}"))
-            .with_hint("owner (the default) or all")),
-    }
-}
-
-fn known(url: &StoreUrl, own: &[&str]) -> Result<(), Error> {
-    let mut all = own.to_vec();
-    all.extend(COMMON);
-    url.finish(&all)
-}
-
-/// A store that is files has no host: `sqlite://locks.db` would silently mean another file.
-#[cfg(any(feature = "sqlite", feature = "file"))]
-fn local(url: &StoreUrl) -> Result<(), Error> {
-    let fault = if !url.hosts.is_empty() || url.user.is_some() || url.password.is_some() {
-        "a store that is files has no host"
-    } else if url.path.is_empty() {
-        "a store that is files needs a path"
-    } else {
-        return Ok(());
-    };
-    let scheme = &url.scheme;
-    Err(Error::new(Kind::Usage, fault)
-        .with_hint(format!("write {scheme}:relative/path or {scheme}:/absolute/path")))
-}
-
-#[allow(dead_code)] // used by whichever store is left out of the build
-fn missing(feature: &str) -> Error {
-    Error::new(Kind::Unsupported, format!("this build has no {feature} store"))
-        .with_hint(format!("build distlock with the feature {feature:?}"))
-}
-
-fn schemes() -> Vec<&'static str> {
-    vec![
-        "memory:",
-        "sqlite:PATH",
-        "file:DIR",
-        "redis://HOST",
-        "rediss://HOST (TLS)",
-        "redis+unix:SOCKET",
-        "redis+sentinel://HOSTS/NAME",
-        "redis+cluster://HOSTS",
-        "redlock://H1,H2,H3",
-        "mysql://HOST/DATABASE",
-        "postgres://HOST/DATABASE",
-        "memcached://HOST:PORT",
-        "etcd://H1,H2,H3",
-        "etcds://H1,H2,H3 (TLS)",
-        "zookeeper://H1,H2,H3/PATH",
-    ]
+    Ok(options)
 }
 
 /// The statements that make a store's tables, for people whose programs may not make them. `name` is
@@ -376,42 +208,7 @@ pub fn schema(store: &str, name: Option<&str>) -> Result<String, Error> {
 /// What every store of this build promises: the README's table is made from it.
 #[must_use]
 pub fn stores() -> Vec<Capability> {
-    #[allow(unused_mut)]
-    let mut all = vec![memory::capability().clone()];
-    #[cfg(feature = "sqlite")]
-    all.push(distlock_sqlite::capability(distlock_sqlite::Sync::Full));
-    #[cfg(feature = "file")]
-    all.push(distlock_file::FileStore::promises().clone());
-    #[cfg(feature = "redis")]
-    {
-        use distlock_redis::{Algorithm, Kind, RedisOptions, capability, redlock_capability};
-        let usual = RedisOptions::new();
-        let kinds = [Kind::Single, Kind::Sentinel, Kind::Cluster];
-        all.extend(kinds.map(|kind| capability(kind, &usual)));
-        let plain = RedisOptions::new().algorithm(Algorithm::Plain);
-        all.push(capability(Kind::Single, &plain));
-        all.extend([redlock_capability(&usual), redlock_capability(&plain)]);
-    }
-    #[cfg(feature = "mysql")]
-    {
-        use distlock_mysql::{Algorithm, MysqlOptions, capability};
-        let kinds = [Algorithm::Line, Algorithm::Version, Algorithm::RowLock];
-        all.extend(kinds.map(|a| capability(&MysqlOptions::new().algorithm(a), true)));
-    }
-    #[cfg(feature = "postgres")]
-    {
-        use distlock_postgres::{Algorithm, PostgresOptions, capability};
-        let kinds = Algorithm::ALL.map(|a| PostgresOptions::new().algorithm(a));
-        all.extend(kinds.iter().map(|options| capability(options, true)));
-    }
-    #[cfg(feature = "memcached")]
-    all.push(distlock_memcached::capability().clone());
-    // As current servers have it; older ones are promised less of when they are connected to.
-    #[cfg(feature = "etcd")]
-    all.push(distlock_etcd::capability(Some(distlock_etcd::Version::new(3, 6, 9))));
-    #[cfg(feature = "zookeeper")]
-    all.push(distlock_zookeeper::capability().clone());
-    all
+    STORES.iter().flat_map(Entry::promises).collect()
 }
 
 #[cfg(test)]

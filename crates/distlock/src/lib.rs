@@ -16,6 +16,7 @@
 //! resource, such as `fence-postgres`) `distlock::fence` has what belongs at the resource.
 
 mod connect;
+mod registry;
 
 pub use connect::{Connect, connect, connect_blocking, connect_default, schema, stores};
 pub use distlock_core::*;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use distlock_core::flight::SingleFlight;
+use distlock_core::single_flight::SingleFlight;
 use distlock_core::url::Secret;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status};

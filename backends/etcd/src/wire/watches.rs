@@ -9,6 +9,11 @@
 //! loop that looks at them ten times a second. After a loss of the stream a watch does begin at the
 //! revision that was read, so nothing is missed, and a thousand of them cost no thousand looks.
 //!
+//! A new watch that somebody waits for is asked for twice in a row. etcd reads which revision is now, and then adds the
+//! watch: if a write ends in between, the watch begins in the past after all, and its event comes up
+//! to 100 ms late. Two answers with one revision prove that no write ended around the first watch,
+//! and the second is cancelled; else the first is, and the second began just after that write.
+//!
 //! All this goes by spots, key and create revision, because a key serves one request after the other:
 //! what is told of who sat there before is nothing to who sits there now.
 
@@ -16,16 +21,16 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::line::Spot;
+use distlock_core::queue::Spot;
 use distlock_core::{BootInstant, ReqId, engine};
 use futures_util::stream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
 use tonic::Streaming;
 
-use super::link::Link;
+use super::calls::Link;
 use super::login::Token;
-use super::nodes::Pick;
+use super::members::Pick;
 use super::proto::{
     Event, RangeResponse, TxnRequest, WatchCancel, WatchCreate, WatchRequest, WatchResponse,
     Watching,
@@ -109,18 +114,52 @@ enum Own {
 
 struct Watched {
     /// `None` while the server is not asked, because the entry is our own.
-    id: Option<i64>,
+    asked: Option<Asked>,
     /// The first revision that is news.
     from: i64,
-    /// The server has begun it once.
-    begun: bool,
     bells: Vec<Arc<Notify>>,
 }
 
 struct Company {
-    id: i64,
+    asked: Asked,
     from: i64,
+}
+
+/// A watch that the server was asked for.
+struct Asked {
+    id: i64,
+    /// The same watch once more, until the server has begun both.
+    twin: Option<i64>,
+    /// The revision at which the first of the two began.
+    at: i64,
     begun: bool,
+}
+
+impl Asked {
+    fn is(&self, id: i64) -> bool {
+        self.id == id || self.twin == Some(id)
+    }
+
+    /// What a new stream asks for: a watch that has begun before goes on from `from`.
+    fn again(&self, from: i64) -> impl Iterator<Item = (i64, i64)> {
+        let start = if self.begun { from } else { NOW };
+        [Some(self.id), self.twin].into_iter().flatten().map(move |id| (id, start))
+    }
+
+    /// A watch begins at a revision: whether all have by now, for the first time, and which of two
+    /// is not needed then.
+    fn begins(&mut self, id: i64, now: i64) -> (bool, Option<i64>) {
+        if self.twin.is_some() && id == self.id {
+            self.at = now;
+            return (false, None);
+        }
+        let first = !std::mem::replace(&mut self.begun, true);
+        let spare = self.twin.take().map(|twin| match self.at == now {
+            true => twin,
+            false => std::mem::replace(&mut self.id, twin),
+        });
+        (first, spare)
+    }
 }
 
 /// What the stream told.
@@ -215,7 +254,7 @@ impl Watches {
         state.accompany(spot);
         state.tidy(spot);
         if let Some(from) = state.keys.get(spot).map(|w| w.from) {
-            state.watch(spot, from);
+            state.watch(spot, from, true);
         }
         self.run(&mut state);
         self.tell(state);
@@ -297,15 +336,16 @@ impl Watches {
         state.changes.clear();
         let mut any = false;
         for (spot, watched) in &state.keys {
-            if let Some(id) = watched.id {
-                let from = if watched.begun { watched.from } else { NOW };
+            for (id, from) in watched.asked.iter().flat_map(|asked| asked.again(watched.from)) {
                 let _ = tx.send(create(spot, id, from));
                 any = true;
             }
         }
-        for (spot, Company { id, from, begun }) in &state.alone {
-            let _ = tx.send(company(spot, *id, if *begun { *from } else { NOW }));
-            any = true;
+        for (spot, Company { asked, from }) in &state.alone {
+            for (id, from) in asked.again(*from) {
+                let _ = tx.send(company(spot, id, from));
+                any = true;
+            }
         }
         any
     }
@@ -361,8 +401,8 @@ impl Watches {
         let Some(spot) = spot else { return Heard::News };
         if said.created && !said.canceled {
             let now = said.header.map_or(i64::MAX, |h| h.revision);
-            if state.begins(&spot, said.watch_id, now) {
-                state.looks.push_back((spot, said.watch_id));
+            if let Some(id) = state.begins(&spot, said.watch_id, now) {
+                state.looks.push_back((spot, id));
                 self.look(state);
             }
             return Heard::News;
@@ -382,7 +422,7 @@ impl Watches {
             state.missed(&spot, &mut news);
             state.unwatch(&spot);
             if state.stands(&spot).is_some() {
-                state.watch(&spot, said.compact_revision);
+                state.watch(&spot, said.compact_revision, false);
             }
         }
         for event in said.events {
@@ -479,52 +519,85 @@ impl State {
     }
 
     fn is_company(&self, spot: &Spot, id: i64) -> bool {
-        self.alone.get(spot).is_some_and(|c| c.id == id)
+        self.alone.get(spot).is_some_and(|c| c.asked.is(id))
+    }
+
+    /// Asks the server for a watch; twice, if its news is urgent.
+    fn ask(
+        &mut self,
+        spot: &Spot,
+        what: fn(&Spot, i64, i64) -> WatchRequest,
+        urgent: bool,
+    ) -> Asked {
+        let id = self.last_id + 1;
+        let twin = urgent.then_some(id + 1);
+        for id in [Some(id), twin].into_iter().flatten() {
+            self.last_id = id;
+            self.by_id.insert(id, spot.clone());
+            self.changes.push(what(spot, id, NOW));
+        }
+        Asked { id, twin, at: NOW, begun: false }
+    }
+
+    fn cancel(&mut self, watch_id: i64) {
+        self.by_id.remove(&watch_id);
+        let cancel = Watching::Cancel(WatchCancel { watch_id });
+        self.changes.push(WatchRequest { request: Some(cancel) });
+    }
+
+    fn cancel_all(&mut self, asked: &Asked) {
+        self.cancel(asked.id);
+        asked.twin.into_iter().for_each(|twin| self.cancel(twin));
     }
 
     /// An entry is alone in line no more, or gone.
     fn accompany(&mut self, spot: &Spot) {
-        if let Some(Company { id: watch_id, .. }) = self.alone.remove(spot) {
-            self.by_id.remove(&watch_id);
-            let cancel = Watching::Cancel(WatchCancel { watch_id });
-            self.changes.push(WatchRequest { request: Some(cancel) });
+        if let Some(Company { asked, .. }) = self.alone.remove(spot) {
+            self.cancel_all(&asked);
         }
     }
 
     /// Somebody waits for the end of an entry. Of one of our own he is told here.
     fn care(&mut self, spot: &Spot, from: i64) -> &mut Watched {
         if !self.own.contains_key(spot) {
-            return self.watch(spot, from);
+            return self.watch(spot, from, true);
         }
-        let unwatched = || Watched { id: None, from, begun: false, bells: Vec::new() };
+        self.unwatched(spot, from)
+    }
+
+    fn unwatched(&mut self, spot: &Spot, from: i64) -> &mut Watched {
+        let unwatched = || Watched { asked: None, from, bells: Vec::new() };
         self.keys.entry(spot.clone()).or_insert_with(unwatched)
     }
 
     /// The server is to tell of an entry.
-    fn watch(&mut self, spot: &Spot, from: i64) -> &mut Watched {
-        let unwatched = || Watched { id: None, from, begun: false, bells: Vec::new() };
-        let watched = self.keys.entry(spot.clone()).or_insert_with(unwatched);
-        if watched.id.is_none() {
+    fn watch(&mut self, spot: &Spot, from: i64, urgent: bool) -> &mut Watched {
+        let asked = match self.keys.get(spot).is_some_and(|watched| watched.asked.is_some()) {
+            true => None,
+            false => Some(self.ask(spot, create, urgent)),
+        };
+        let watched = self.unwatched(spot, from);
+        if asked.is_some() {
             watched.from = watched.from.min(from);
-            self.last_id += 1;
-            watched.id = Some(self.last_id);
-            self.by_id.insert(self.last_id, spot.clone());
-            watched.begun = false;
-            self.changes.push(create(spot, self.last_id, NOW));
+            watched.asked = asked;
         }
         watched
     }
 
-    /// A watch begins at this revision; whether something may have happened before.
-    fn begins(&mut self, spot: &Spot, id: i64, now: i64) -> bool {
-        let (from, begun) = match self.alone.get_mut(spot).filter(|c| c.id == id) {
-            Some(company) => (company.from, &mut company.begun),
-            None => match self.keys.get_mut(spot).filter(|w| w.id == Some(id)) {
-                Some(watched) => (watched.from, &mut watched.begun),
-                None => return false,
-            },
+    /// A watch begins at this revision; which one is to be looked at, because something may have
+    /// happened before.
+    fn begins(&mut self, spot: &Spot, id: i64, now: i64) -> Option<i64> {
+        let (from, asked) = match self.alone.get_mut(spot).filter(|c| c.asked.is(id)) {
+            Some(company) => (company.from, &mut company.asked),
+            None => {
+                let watched = self.keys.get_mut(spot)?;
+                (watched.from, watched.asked.as_mut().filter(|asked| asked.is(id))?)
+            }
         };
-        !std::mem::replace(begun, true) && now >= from
+        let (first, spare) = asked.begins(id, now);
+        let kept = asked.id;
+        spare.into_iter().for_each(|spare| self.cancel(spare));
+        (first && now >= from).then_some(kept)
     }
 
     /// What was found by who looked after a watch began; `None` when that failed.
@@ -583,8 +656,8 @@ impl State {
 
     /// The server has ended a watch.
     fn unwatch(&mut self, spot: &Spot) {
-        if let Some(id) = self.keys.remove(spot).and_then(|w| w.id) {
-            self.by_id.remove(&id);
+        if let Some(asked) = self.keys.remove(spot).and_then(|w| w.asked) {
+            self.cancel_all(&asked);
         }
     }
 
@@ -594,10 +667,8 @@ impl State {
         if self.keys.get(spot).is_none_or(|w| !w.bells.is_empty() || own) {
             return;
         }
-        if let Some(Watched { id: Some(id), .. }) = self.keys.remove(spot) {
-            self.by_id.remove(&id);
-            let cancel = Watching::Cancel(WatchCancel { watch_id: id });
-            self.changes.push(WatchRequest { request: Some(cancel) });
+        if let Some(asked) = self.keys.remove(spot).and_then(|w| w.asked) {
+            self.cancel_all(&asked);
         }
     }
 
@@ -610,13 +681,10 @@ impl State {
                 continue;
             }
             if !joins {
-                self.watch(&spot, from);
+                self.watch(&spot, from, false);
             } else if !self.alone.contains_key(&spot) {
-                self.last_id += 1;
-                self.by_id.insert(self.last_id, spot.clone());
-                self.changes.push(company(&spot, self.last_id, NOW));
-                let id = self.last_id;
-                self.alone.insert(spot, Company { id, from, begun: false });
+                let asked = self.ask(&spot, company, false);
+                self.alone.insert(spot, Company { asked, from });
             }
         }
     }
@@ -662,5 +730,80 @@ mod tests {
         assert!(is_refusal(&said(-1, "etcdserver: invalid auth token", 0), false));
         assert!(!is_refusal(&said(7, "", 0), false), "our own cancel");
         assert!(!is_refusal(&said(7, "", 42), true), "compacted");
+    }
+
+    fn spot() -> Spot {
+        keys::spot("distlock/locks/a/1", 7)
+    }
+
+    /// What the stream is told since the last time: ids asked for, and ids cancelled.
+    fn told(state: &mut State) -> (Vec<i64>, Vec<i64>) {
+        let (mut asked, mut cancelled) = (Vec::new(), Vec::new());
+        for change in state.changes.drain(..) {
+            match change.request {
+                Some(Watching::Create(create)) => asked.push(create.watch_id),
+                Some(Watching::Cancel(cancel)) => cancelled.push(cancel.watch_id),
+                None => {}
+            }
+        }
+        (asked, cancelled)
+    }
+
+    #[test]
+    fn a_watch_that_no_write_came_across_is_kept() {
+        let mut state = State::default();
+        state.watch(&spot(), 10, true);
+        assert_eq!(told(&mut state), (vec![1, 2], vec![]));
+        assert_eq!(state.begins(&spot(), 1, 9), None);
+        assert_eq!(state.begins(&spot(), 2, 9), None, "nothing happened since the read");
+        assert_eq!(told(&mut state), (vec![], vec![2]));
+        assert!(state.by_id.contains_key(&1) && !state.by_id.contains_key(&2));
+    }
+
+    /// The first may begin in the past, and then etcd tells of its event late.
+    #[test]
+    fn a_watch_that_a_write_came_across_is_replaced_by_its_twin() {
+        let mut state = State::default();
+        state.watch(&spot(), 10, true);
+        let _ = told(&mut state);
+        assert_eq!(state.begins(&spot(), 1, 9), None);
+        assert_eq!(state.begins(&spot(), 2, 10), Some(2), "and looked at");
+        assert_eq!(told(&mut state), (vec![], vec![1]));
+        assert!(state.by_id.contains_key(&2) && !state.by_id.contains_key(&1));
+    }
+
+    #[test]
+    fn a_watch_that_nobody_waits_for_is_asked_for_once() {
+        let mut state = State::default();
+        state.watch(&spot(), 10, false);
+        assert_eq!(told(&mut state), (vec![1], vec![]));
+        assert_eq!(state.begins(&spot(), 1, 12), Some(1));
+        assert_eq!(state.begins(&spot(), 1, 14), None, "begun again on a new stream");
+        assert_eq!(told(&mut state), (vec![], vec![]));
+    }
+
+    #[test]
+    fn the_end_of_an_entry_cancels_both_watches_of_it() {
+        let mut state = State::default();
+        state.watch(&spot(), 10, true);
+        let _ = told(&mut state);
+        assert_eq!(state.begins(&spot(), 1, 9), None);
+        state.deleted(&spot(), &mut Vec::new());
+        assert_eq!(told(&mut state), (vec![], vec![1, 2]));
+        assert!(state.by_id.is_empty());
+    }
+
+    #[test]
+    fn a_new_stream_asks_for_both_unless_they_have_begun() {
+        let mut state = State::default();
+        let asks = |state: &State| {
+            let watched = state.keys.get(&spot()).and_then(|w| Some((w.asked.as_ref()?, w.from)));
+            watched.map(|(asked, from)| asked.again(from).collect::<Vec<_>>())
+        };
+        state.watch(&spot(), 10, true);
+        let _ = state.begins(&spot(), 1, 9);
+        assert_eq!(asks(&state), Some(vec![(1, NOW), (2, NOW)]));
+        let _ = state.begins(&spot(), 2, 9);
+        assert_eq!(asks(&state), Some(vec![(1, 10)]));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use distlock_core::{Clock, Locks, Why};
+use distlock_core::{Clock, Locks, LossReason};
 use distlock_testkit::fellow::Fellow;
 use distlock_testkit::history::{self, Rules, What};
 use distlock_testkit::servers::{EtcdCluster, etcd_calls};
@@ -131,7 +131,7 @@ fn majority_gone() {
         cluster.nodes()[1].pause();
         cluster.nodes()[2].pause();
         let (took, lost) = timed(soon("the loss", held.lost())).await;
-        assert!(took < ttl && lost.why == Why::Expired, "{took:?} {lost}");
+        assert!(took < ttl && lost.why == LossReason::Expired, "{took:?} {lost}");
         cluster.nodes()[1].resume();
         cluster.nodes()[2].resume();
         until("it works again", async || {

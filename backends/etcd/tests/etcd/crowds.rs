@@ -3,11 +3,11 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use distlock_core::backend::{Ask, Force, Forced, Kept};
 use distlock_core::info::Query;
-use distlock_core::line::{Joined, Keeping, LineStore, Turn, turn};
-use distlock_core::seam::{Ask, Force, Forced, Kept};
+use distlock_core::queue::{Joined, Keeping, QueueStore, Turn, turn};
 use distlock_core::{Clock, Mode};
-use distlock_etcd::{Etcd, EtcdPlace};
+use distlock_etcd::{Etcd, EtcdEntry};
 use distlock_testkit::proxy::Way;
 use distlock_testkit::servers::{Server, etcd_metric};
 
@@ -33,7 +33,7 @@ fn shared(name: &str) -> Ask {
     Ask { mode: Mode::Shared, ..ask(name, LONG) }
 }
 
-async fn join(store: &Etcd, ask: &Ask) -> (EtcdPlace, Turn) {
+async fn join(store: &Etcd, ask: &Ask) -> (EtcdEntry, Turn) {
     match store.join(ask).await.unwrap() {
         Joined::In { place, line, .. } => {
             let turn = turn(&line, store.token(&place));

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use distlock_core::line::{Line, LineStore, Proven, Turn, turn};
-use distlock_core::seam::{Attempt, Event, Released};
-use distlock_core::{Clock, Store, Why};
+use distlock_core::backend::{Attempt, Event, Released};
+use distlock_core::queue::{Line, Proven, QueueStore, Turn, turn};
+use distlock_core::{Clock, LossReason, Store};
 use distlock_etcd::Etcd;
 use distlock_testkit::servers::etcdctl;
 
@@ -19,7 +19,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_holder_hears_that_somebody_waits", contended),
 ];
 
-fn first(store: &Etcd, line: &Line, place: &distlock_etcd::EtcdPlace) -> bool {
+fn first(store: &Etcd, line: &Line, place: &distlock_etcd::EtcdEntry) -> bool {
     turn(line, store.token(place)) == Turn::Mine
 }
 
@@ -56,7 +56,7 @@ fn gone_is_gone() {
         let line = store.line(&two.lock, &next).await.unwrap();
         assert!(!first(&store, &line, &next), "{line:?}");
         let proven = store.prove(&two.key(), &next).await.unwrap();
-        assert!(matches!(proven, Proven::Lost(Why::Gone)), "{proven:?}");
+        assert!(matches!(proven, Proven::Lost(LossReason::Gone)), "{proven:?}");
         // Nor is one that is not next: there is somebody of another kind between.
         let (one, two) = (ask("b", LONG), ask("b", LONG));
         let (place, _) = join(&store, &one).await;
@@ -87,7 +87,7 @@ fn shown_once() {
             let key = store.proof(&next).unwrap().key;
             etcdctl(&server, &["del", &key]).await.unwrap();
             let proven = store.prove(&two.key(), &next).await.unwrap();
-            assert!(matches!(proven, Proven::Lost(Why::Gone)), "{proven:?}");
+            assert!(matches!(proven, Proven::Lost(LossReason::Gone)), "{proven:?}");
         }
         store.close().await;
     });
@@ -122,7 +122,8 @@ fn contended() {
         let holder = mine.into_backend();
         let mut news = holder.events().unwrap();
         let held = ask("a", LONG);
-        let Attempt::Granted(_) = holder.acquire(&held, None).await.unwrap() else {
+        let Attempt::Granted(_) = holder.acquire(Arc::new(held.clone()), None).await.unwrap()
+        else {
             panic!("it was free")
         };
         let (waits, _) = join(&other, &ask("a", LONG)).await;
@@ -134,7 +135,7 @@ fn contended() {
         let key = holder.proof(&held.key()).unwrap().key;
         etcdctl(&server, &["del", &key]).await.unwrap();
         let event = soon("it is told", news.recv()).await.unwrap();
-        assert_eq!(event, Event::Lost(held.key(), Why::Gone));
+        assert_eq!(event, Event::Lost(held.key(), LossReason::Gone));
         holder.close().await;
         other.close().await;
     });

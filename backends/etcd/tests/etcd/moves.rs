@@ -1,8 +1,8 @@
 //! The store's moves, asked one by one.
 
-use distlock_core::line::{Joined, LineStore, Proven};
-use distlock_core::seam::{Ask, Force, Forced, Kept, Released};
-use distlock_core::{Clock, Kind, Outcome, Patience, Why};
+use distlock_core::backend::{Ask, Force, Forced, Kept, Released};
+use distlock_core::queue::{Joined, Proven, QueueStore};
+use distlock_core::{Clock, Kind, LossReason, Outcome, Patience};
 use distlock_testkit::proxy::Way;
 use distlock_testkit::servers::etcdctl;
 
@@ -34,14 +34,14 @@ fn gone() {
         // The lease lives on, as a keep-alive would say.
         take_away(&server, &store, &first, &place).await;
         let kept = keep(&store, &first, &place).await;
-        assert!(matches!(kept, Kept::Lost(Why::Gone)), "{kept:?}");
+        assert!(matches!(kept, Kept::Lost(LossReason::Gone)), "{kept:?}");
         // Another entry at the same key is not the one that was made.
         let (second, place) = join_new(&store, "b").await;
         let key = key(&store, &place);
         etcdctl(&server, &["del", &key]).await.unwrap();
         etcdctl(&server, &["put", &key, "{}"]).await.unwrap();
         let kept = keep(&store, &second, &place).await;
-        assert!(matches!(kept, Kept::Lost(Why::Gone)), "{kept:?}");
+        assert!(matches!(kept, Kept::Lost(LossReason::Gone)), "{kept:?}");
         let left = store.leave(&second.key(), Some(&place)).await.unwrap();
         assert_eq!(left, Released::WasLost);
         store.close().await;
@@ -112,7 +112,7 @@ fn tombstone() {
         let late = join_unheard(&store, &proxy, "a").await;
         assert_eq!(graves(&server).await, 1);
         assert_eq!(count(&server, "/distlock/a/").await, 0);
-        assert!(matches!(store.join(&late).await.unwrap(), Joined::Spent));
+        assert!(matches!(store.join(&late).await.unwrap(), Joined::Tombstoned));
         // An answered join needs none.
         let (plain, place) = join_new(&store, "a").await;
         leave(&store, &plain, &place).await;

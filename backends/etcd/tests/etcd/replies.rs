@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use distlock_core::seam::{Ask, Attempt};
+use distlock_core::backend::{Ask, Attempt};
 use distlock_core::{Kind, Locks, ReqId};
 use distlock_testkit::proxy::Way;
 use distlock_testkit::servers::etcdctl;
@@ -69,12 +69,12 @@ fn tombstone() {
         let ask = ask("a", LONG);
         let grave = format!("/distlock/:gone/{}", ask.req);
         etcdctl(&server, &["put", &grave, ""]).await.unwrap();
-        let e = locks.backend().acquire(&ask, None).await.unwrap_err();
+        let e = locks.backend().acquire(Arc::new(ask.clone()), None).await.unwrap_err();
         assert_eq!(e.kind(), Kind::Cancelled, "{e:?}");
         assert!(locks.show("a").await.unwrap().is_none());
         etcdctl(&server, &["del", &grave]).await.unwrap();
         let again = Ask { req: ReqId::random(), ..ask };
-        let granted = locks.backend().acquire(&again, None).await.unwrap();
+        let granted = locks.backend().acquire(Arc::new(again.clone()), None).await.unwrap();
         assert!(matches!(granted, Attempt::Granted(_)));
     });
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use distlock_core::line::{LineStore, Turn, turn};
-use distlock_core::seam::{Attempt, Event, Released};
-use distlock_core::{Store, Why};
+use distlock_core::backend::{Attempt, Event, Released};
+use distlock_core::queue::{QueueStore, Turn, turn};
+use distlock_core::{LossReason, Store};
 use distlock_testkit::servers::etcdctl;
 
 use crate::kit::{LONG, Named, ms, run, scene, server, soon, task, until};
@@ -57,7 +57,7 @@ fn takes_nothing() {
         // All that the first can still ask.
         is_gone(&store, &one, &old).await;
         let kept = keep(&store, &one, &old).await;
-        assert!(matches!(kept, distlock_core::seam::Kept::Lost(Why::Gone)), "{kept:?}");
+        assert!(matches!(kept, distlock_core::backend::Kept::Lost(LossReason::Gone)), "{kept:?}");
         assert!(!store.line(&one.lock, &old).await.unwrap().entries.is_empty());
         let left = store.leave(&one.key(), Some(&old)).await.unwrap();
         assert_eq!(left, Released::WasLost);
@@ -170,9 +170,9 @@ fn old_news() {
         let mut news = holder.events().unwrap();
         for _ in 0..3 {
             let quick = ask("a", LONG);
-            let granted = holder.acquire(&quick, None).await.unwrap();
+            let granted = holder.acquire(Arc::new(quick.clone()), None).await.unwrap();
             assert!(matches!(granted, Attempt::Granted(_)));
-            assert_eq!(holder.release(&quick.key(), None).await.unwrap(), Released::Released);
+            assert_eq!(holder.release(&quick.key()).await.unwrap(), Released::Released);
         }
         let held = hold_watched(&server, &*holder, "a").await;
         // Somebody joins: whatever is told of the past is told before.
@@ -182,7 +182,10 @@ fn old_news() {
         assert!(matches!(&first, Some(Event::Contended(k)) if k.req == held.req), "{first:?}");
         etcdctl(&server, &["del", &holder.proof(&held.key()).unwrap().key]).await.unwrap();
         let lost = soon("it hears of its end", news.recv()).await;
-        assert!(matches!(&lost, Some(Event::Lost(k, Why::Gone)) if k.req == held.req), "{lost:?}");
+        assert!(
+            matches!(&lost, Some(Event::Lost(k, LossReason::Gone)) if k.req == held.req),
+            "{lost:?}"
+        );
         leave(&other, &waits, &place).await;
         other.close().await;
         holder.close().await;

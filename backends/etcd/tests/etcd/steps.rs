@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::line::{Joined, Keeping, Lease, LineStore, Proven};
-use distlock_core::seam::{Ask, Attempt, Backend, Kept, Released};
+use distlock_core::backend::{Ask, Attempt, Backend, Kept, Released};
+use distlock_core::queue::{Joined, Keeping, Lease, Proven, QueueStore};
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, FullName, Label, Mode, Name, Owner, Patience, ReqId, Why};
-use distlock_etcd::{Etcd, EtcdPlace};
+use distlock_core::{Clock, FullName, Label, LossReason, Mode, Name, Owner, Patience, ReqId};
+use distlock_etcd::{Etcd, EtcdEntry};
 use distlock_testkit::proxy::{Proxy, Way};
 use distlock_testkit::servers::{Server, etcd_metric, etcdctl};
 
@@ -42,22 +43,22 @@ pub(crate) async fn patient_store(addr: SocketAddr) -> Etcd {
     store_at(format!("etcd://{addr}?timeout=60s")).await
 }
 
-pub(crate) async fn join(store: &Etcd, ask: &Ask) -> (EtcdPlace, Lease) {
+pub(crate) async fn join(store: &Etcd, ask: &Ask) -> (EtcdEntry, Lease) {
     match store.join(ask).await.unwrap() {
         Joined::In { place, lease, .. } => (place, lease),
-        other => panic!("not in line: {}", matches!(other, Joined::Spent)),
+        other => panic!("not in line: {}", matches!(other, Joined::Tombstoned)),
     }
 }
 
 /// Joins as somebody new, for long.
-pub(crate) async fn join_new(store: &Etcd, name: &str) -> (Ask, EtcdPlace) {
+pub(crate) async fn join_new(store: &Etcd, name: &str) -> (Ask, EtcdEntry) {
     let ask = ask(name, LONG);
     let (place, _) = join(store, &ask).await;
     (ask, place)
 }
 
 /// Leaves, having been there.
-pub(crate) async fn leave(store: &Etcd, ask: &Ask, place: &EtcdPlace) {
+pub(crate) async fn leave(store: &Etcd, ask: &Ask, place: &EtcdEntry) {
     assert_eq!(store.leave(&ask.key(), Some(place)).await.unwrap(), Released::Released);
 }
 
@@ -72,28 +73,28 @@ pub(crate) async fn join_unheard(store: &Etcd, proxy: &Proxy, name: &str) -> Ask
     late
 }
 
-pub(crate) async fn keep(store: &Etcd, ask: &Ask, place: &EtcdPlace) -> Kept {
+pub(crate) async fn keep(store: &Etcd, ask: &Ask, place: &EtcdEntry) -> Kept {
     let keeping = Keeping { key: ask.key(), place: place.clone(), ttl: ask.ttl, held: true };
     store.keep(&[keeping]).await.pop().unwrap()
 }
 
-pub(crate) async fn is_there(store: &Etcd, ask: &Ask, place: &EtcdPlace) {
+pub(crate) async fn is_there(store: &Etcd, ask: &Ask, place: &EtcdEntry) {
     let proven = store.prove(&ask.key(), place).await.unwrap();
     assert!(matches!(proven, Proven::Mine(_)), "{proven:?}");
 }
 
-pub(crate) async fn is_gone(store: &Etcd, ask: &Ask, place: &EtcdPlace) {
+pub(crate) async fn is_gone(store: &Etcd, ask: &Ask, place: &EtcdEntry) {
     let proven = store.prove(&ask.key(), place).await.unwrap();
-    assert!(matches!(proven, Proven::Lost(Why::Gone)), "{proven:?}");
+    assert!(matches!(proven, Proven::Lost(LossReason::Gone)), "{proven:?}");
 }
 
 /// The key of an entry.
-pub(crate) fn key(store: &Etcd, place: &EtcdPlace) -> String {
+pub(crate) fn key(store: &Etcd, place: &EtcdEntry) -> String {
     store.proof(place).unwrap().key
 }
 
 /// An entry is deleted behind its owner's back, who finds out.
-pub(crate) async fn take_away(server: &Server, store: &Etcd, ask: &Ask, place: &EtcdPlace) {
+pub(crate) async fn take_away(server: &Server, store: &Etcd, ask: &Ask, place: &EtcdEntry) {
     etcdctl(server, &["del", &key(store, place)]).await.unwrap();
     is_gone(store, ask, place).await;
 }
@@ -112,7 +113,7 @@ pub(crate) async fn graves(server: &Server) -> usize {
 /// Takes a free lock for long, until its key and its line are watched.
 pub(crate) async fn hold_watched(server: &Server, holder: &dyn Backend, name: &str) -> Ask {
     let held = ask(name, LONG);
-    let granted = holder.acquire(&held, None).await.unwrap();
+    let granted = holder.acquire(Arc::new(held.clone()), None).await.unwrap();
     assert!(matches!(granted, Attempt::Granted(_)));
     until("it is watched", async || {
         let watchers = etcd_metric(server, "etcd_debugging_mvcc_watcher_total").await;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 
-use distlock_core::line::{Joined, LineStore};
-use distlock_core::seam::{Ask, Force, Forced, Released};
-use distlock_etcd::{Etcd, EtcdPlace};
+use distlock_core::backend::{Ask, Force, Forced, Released};
+use distlock_core::queue::{Joined, QueueStore};
+use distlock_etcd::{Etcd, EtcdEntry};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
@@ -29,7 +29,7 @@ fn asks() -> Vec<Ask> {
 }
 
 /// Joins all at once; for each its place, and whether it is the first in line.
-async fn join_many(store: &Etcd, asks: &[Ask]) -> Vec<(EtcdPlace, bool)> {
+async fn join_many(store: &Etcd, asks: &[Ask]) -> Vec<(EtcdEntry, bool)> {
     let joined = join_all(asks.iter().map(|ask| store.join(ask))).await;
     let places = joined.into_iter().map(|joined| match joined.unwrap() {
         Joined::In { place, line, .. } => {
@@ -41,7 +41,7 @@ async fn join_many(store: &Etcd, asks: &[Ask]) -> Vec<(EtcdPlace, bool)> {
     places.collect()
 }
 
-async fn leave_many(store: &Etcd, asks: &[Ask], places: &[(EtcdPlace, bool)]) -> Vec<Released> {
+async fn leave_many(store: &Etcd, asks: &[Ask], places: &[(EtcdEntry, bool)]) -> Vec<Released> {
     let leave = asks
         .iter()
         .zip(places)
@@ -62,7 +62,7 @@ fn taken() {
             let places = join_many(&store, &asks).await;
             let first: Vec<bool> = places.iter().map(|(_, first)| *first).collect();
             assert_eq!(first, (0..MANY).map(|n| n != 7).collect::<Vec<_>>());
-            let revision = |(place, _): &(EtcdPlace, bool)| store.proof(place).unwrap().version;
+            let revision = |(place, _): &(EtcdEntry, bool)| store.proof(place).unwrap().version;
             let parties: BTreeSet<_> = places[ALONE..].iter().map(revision).collect();
             // Later what is told of the round before may still be under way.
             assert!(parties.len() == 1 || round > 0, "all of them go together: {parties:?}");

@@ -1,8 +1,8 @@
 //! Waiting: who is woken, and what becomes of one whose lease ends.
 
-use distlock_core::line::LineStore;
-use distlock_core::seam::Event;
-use distlock_core::{Clock, Kind, Store, Why};
+use distlock_core::backend::Event;
+use distlock_core::queue::QueueStore;
+use distlock_core::{Clock, Kind, LossReason, Store};
 use distlock_testkit::servers::{Server, etcd_metric, etcdctl};
 
 use crate::kit::{
@@ -178,6 +178,13 @@ fn compacted_alive() {
         let holder = store(proxy.addr()).await.into_backend();
         let mut news = holder.events().unwrap();
         let held = hold_watched(&server, &*holder, "a").await;
+        // The server has both watches. The client must have heard so as well, or it has nothing to
+        // miss: the news of a waiter comes down the same stream, after the start of the first watch.
+        let other = store(server.addr()).await;
+        let (waiter, place) = join_new(&other, "a").await;
+        let event = soon("it hears that somebody waits", news.recv()).await;
+        assert_eq!(event, Some(Event::Contended(held.key())));
+        leave(&other, &waiter, &place).await;
         proxy.cut_both();
         proxy.reset();
         compact(&server).await;
@@ -192,7 +199,7 @@ fn compacted_alive() {
         etcdctl(&server, &["del", &holder.proof(&held.key()).unwrap().key]).await.unwrap();
         loop {
             match soon("it hears of its end", news.recv()).await {
-                Some(Event::Lost(k, Why::Gone)) if k.req == held.req => break,
+                Some(Event::Lost(k, LossReason::Gone)) if k.req == held.req => break,
                 Some(Event::Contended(_) | Event::InDoubt(_)) => {}
                 other => panic!("{other:?}"),
             }

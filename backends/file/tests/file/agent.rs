@@ -50,7 +50,7 @@ pub fn maybe_run() {
                         assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
                         format!("held {token}")
                     }
-                    Err(standing) => format!("busy {standing}"),
+                    Err(status) => format!("busy {status}"),
                 },
                 ["begin", name] => {
                     // Asks, and drops the request when the next line comes.

@@ -2,7 +2,7 @@ use std::num::NonZeroU32;
 
 use distlock_core::info::Query;
 use distlock_core::session::{Alive, SessionStore};
-use distlock_core::{Force, Kind, Mode, Namespace, Patience, Released, Why};
+use distlock_core::{Force, Kind, LossReason, Mode, Namespace, Patience, Released};
 use libtest_mimic::Trial;
 use tempfile::tempdir;
 
@@ -143,11 +143,11 @@ fn s07() {
         let (mut conn, token) = lock(&a, "x").await;
         assert!(matches!(a.alive(&mut conn).await, Alive::Yes { waiters: 0 }));
         std::fs::remove_file(dir.path().join("_/x.lock")).unwrap();
-        assert!(matches!(a.alive(&mut conn).await, Alive::No(Why::Gone)));
+        assert!(matches!(a.alive(&mut conn).await, Alive::No(LossReason::Gone)));
         // The next holder has another file: the old one stays told, also beside it.
         let (mut other, next) = attempt(&b, "x").await.unwrap();
         assert!(next > token);
-        assert!(matches!(a.alive(&mut conn).await, Alive::No(Why::Gone)));
+        assert!(matches!(a.alive(&mut conn).await, Alive::No(LossReason::Gone)));
         assert_eq!(a.unlock(conn).await.unwrap(), Released::WasLost);
         assert!(matches!(b.alive(&mut other).await, Alive::Yes { .. }));
         assert!(attempt(&a, "x").await.is_err());

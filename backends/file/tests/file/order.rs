@@ -16,7 +16,7 @@ pub fn trials() -> Vec<Trial> {
         trial("tasks_of_one_client_are_served_in_order_without_a_tick", inside),
         trial("clients_and_tasks_mixed_are_served_in_order", mixed),
         trial("nobody_passes_a_living_ticket", no_barging),
-        trial("a_waiter_hears_where_it_stands", standing),
+        trial("a_waiter_hears_where_it_stands", status),
         trial("a_line_that_was_removed_forms_again", removed_line),
     ]
 }
@@ -127,7 +127,7 @@ fn no_barging() {
     });
 }
 
-fn standing() {
+fn status() {
     let dir = tempdir().unwrap();
     let clock = Clock::held();
     run(async {
@@ -145,7 +145,7 @@ fn standing() {
             assert_eq!(a.unlock(conn).await.unwrap(), RELEASED);
             token
         };
-        let note = |s: &distlock_core::Standing| {
+        let note = |s: &distlock_core::QueueStatus| {
             let token = s.holder.as_ref().map(|h| h.token.get());
             seen.lock().unwrap().push((token, s.ahead));
         };

@@ -7,8 +7,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use distlock_core::busy::Standing;
-use distlock_core::seam::Ask;
+use distlock_core::backend::Ask;
+use distlock_core::busy::QueueStatus;
 use distlock_core::session::{Locked, SessionStore};
 use distlock_core::{Clock, FullName, Label, Mode, Owner, Patience, Released, ReqId};
 use distlock_file::{FileConn, FileOptions, FileStore};
@@ -55,12 +55,12 @@ pub fn ask(lock: &str, patience: Patience) -> Ask {
     }
 }
 
-pub type Tried = Result<(FileConn, u64), Standing>;
+pub type Tried = Result<(FileConn, u64), QueueStatus>;
 
 pub async fn with(store: &FileStore, ask: &Ask) -> Tried {
     match store.lock(ask, &|_| ()).await.unwrap() {
         Locked::Held { conn, tokens, .. } => Ok((conn, tokens.first().get())),
-        Locked::Busy(standing) => Err(standing),
+        Locked::Busy(status) => Err(status),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{Released, Why};
+use distlock_core::{LossReason, Released};
 use distlock_testkit::Resource;
 use distlock_testkit::servers::{memcached, tiny_memcached};
 
@@ -41,7 +41,7 @@ async fn an_evicted_lock_has_two_holders_and_the_fence_tells_them_apart() {
     assert!(second.token() > first.token());
     assert!(resource.write(second.token()).unwrap());
     assert!(!resource.write(first.token()).unwrap(), "the older holder was let in");
-    assert_eq!(soon("word of the loss", first.lost()).await.why, Why::Gone);
+    assert_eq!(soon("word of the loss", first.lost()).await.why, LossReason::Gone);
     assert_eq!(first.release().await.unwrap(), Released::WasLost);
     assert!(second.check().is_ok(), "the older holder's release ended the newer hold");
     assert_eq!(second.release().await.unwrap(), Released::Released);
@@ -57,7 +57,7 @@ async fn a_restart_ends_locks_and_tokens_rise_over_it() {
     // The connection was lost and is made anew; nobody has to connect again.
     let second = soon("the next grant", b.lock("x").ttl(TTL).acquire()).await.unwrap();
     assert!(second.token() > first.token(), "the token did not survive the restart");
-    assert_eq!(soon("word of the loss", first.lost()).await.why, Why::Gone);
+    assert_eq!(soon("word of the loss", first.lost()).await.why, LossReason::Gone);
     assert_eq!(first.release().await.unwrap(), Released::WasLost);
     assert_eq!(second.release().await.unwrap(), Released::Released);
 }

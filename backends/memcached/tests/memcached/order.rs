@@ -52,7 +52,7 @@ async fn stalls_at(word: &'static str) {
     valve.open();
     let answer = soon("the stalled one", stalled).await.unwrap().unwrap();
     let busy = answer.expect_err("another holds it");
-    assert_eq!(busy.standing.holder.unwrap().token, theirs.token());
+    assert_eq!(busy.status.holder.unwrap().token, theirs.token());
     let released = theirs.release().await.unwrap();
     assert_eq!(released, distlock_core::Released::Released, "a latecomer took the lock away");
 }

@@ -7,7 +7,7 @@ use distlock_core::state::{Op, Pulse, Reply};
 
 use super::scene::{START, Scene};
 use super::{claim, name};
-use crate::line::COUNTED;
+use crate::queue::COUNTED;
 use crate::record::written;
 use crate::sql::hex;
 

@@ -1,6 +1,6 @@
 //! A real server in held time: a session's `timestamp` is what its statements take for now.
 
-use distlock_core::seam::Key;
+use distlock_core::backend::Key;
 use distlock_core::state::{Claim, Effects, LockState, Op, Pulse, Reply, Rules};
 use distlock_core::url::StoreUrl;
 use distlock_core::{FullName, Name, Namespace, ReqId};
@@ -9,14 +9,14 @@ use distlock_testkit::differential::{Knows, Play, Subject};
 use distlock_testkit::servers::{Mariadb, Server};
 use sqlx::{MySqlConnection, Row};
 
-use crate::door::Door;
-use crate::fast::{self, Fast};
-use crate::ledger::Ledger;
-use crate::line::Line;
+use crate::connector::Connector;
+use crate::fast_path::{self, Fast};
 use crate::open::Target;
+use crate::queue::Line;
 use crate::record::{COLUMNS, Record, rules};
 use crate::schema::Tables;
 use crate::sql::{Given, at, number, run};
+use crate::transaction::Ledger;
 
 /// Where the clock is held when a sequence begins.
 pub(super) const START: u64 = 1_750_000_000_000_000;
@@ -27,7 +27,7 @@ const VIAS: [&str; 4] =
 
 pub(super) struct Scene {
     _server: Server,
-    door: Door,
+    door: Connector,
     pub(super) conn: MySqlConnection,
     ledger: Ledger,
     fast: Fast,
@@ -39,7 +39,7 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) async fn new() -> Self {
-        Self::reading(crate::line::SHORT).await
+        Self::reading(crate::queue::SHORT).await
     }
 
     /// One where any line is a long one.
@@ -51,7 +51,7 @@ impl Scene {
         let server = Mariadb::new().start().await.expect("`cargo xtask setup`");
         let target = Target::of(StoreUrl::parse(&Mariadb::url(&server)).unwrap()).unwrap();
         target.greet().await.unwrap();
-        let door = Door::new(target.to, None);
+        let door = Connector::new(target.to, None);
         let conn = door.open().await.unwrap();
         let fast = Fast::new(&target.tables);
         let (session, collisions) = (VIAS[0].to_owned(), Default::default());
@@ -116,7 +116,7 @@ impl Scene {
         let conn = &mut self.conn;
         let quick = match &op {
             Op::Acquire { claim, .. } => {
-                let taken = match fast::fits(claim) {
+                let taken = match fast_path::fits(claim) {
                     true => self.fast.acquire(conn, lock, claim).await.unwrap(),
                     false => None,
                 };

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_core::seam::Force;
+use distlock_core::backend::Force;
 use distlock_core::state::{Claim, LockState, Micros, Now, Op, Reply};
 use distlock_core::{FullName, Mode, Name};
 
@@ -39,7 +39,7 @@ impl Both {
         let got = self.scene.one(&self.name.clone(), op.clone(), "").await;
         assert_eq!(got, want, "{op:?}");
         let mut state = self.scene.state(&self.name.clone()).await;
-        state.spent.retain(|s| s.until > now);
+        state.tombstones.retain(|s| s.until > now);
         assert_eq!(state, self.spec, "after {op:?}");
         got
     }
@@ -171,7 +171,7 @@ async fn what_was_taken_away_is_no_turn() {
     both.join(&next).await;
     both.step(Op::Force { token: None, how: Force::Revoke }).await;
     let got = both.ask(&holder, None).await;
-    assert!(matches!(got, Reply::Spent(_)), "{got:?}");
+    assert!(matches!(got, Reply::Tombstoned(_)), "{got:?}");
 }
 
 /// Somebody behind it has not been heard of: it is dropped from the line, and not counted.
@@ -280,7 +280,7 @@ async fn what_was_released_is_not_forgotten_for_a_turn() {
     assert!(!both.confirm(&next).await);
     for spent in [slow, quick] {
         let got = both.ask(&spent, None).await;
-        assert!(matches!(got, Reply::Spent(_)), "{got:?}");
+        assert!(matches!(got, Reply::Tombstoned(_)), "{got:?}");
     }
 }
 

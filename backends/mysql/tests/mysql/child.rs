@@ -4,14 +4,20 @@ use std::sync::atomic::Ordering;
 
 use distlock_core::Clock;
 use distlock_testkit::fellow::{self, say};
+use distlock_testkit::takeover;
 
 use crate::kit::{connect, ms};
 
 /// Plays the role of a child, if this is one.
 pub(crate) fn role() -> bool {
     let Some((role, url)) = fellow::part() else { return false };
-    let (over, url) = (fellow::told(), url.into_string().expect("a URL"));
+    let url = url.into_string().expect("a URL");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    if role == takeover::ROLE {
+        runtime.block_on(async { takeover::keep(&connect(&url).await.unwrap()).await });
+        return true;
+    }
+    let over = fellow::told();
     runtime.block_on(async {
         let locks = connect(&url).await.unwrap();
         if role == "wait" {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::seam::Force;
+use distlock_core::backend::Force;
 use distlock_core::{Clock, Locks};
 use distlock_testkit::fellow::Fellow;
 use distlock_testkit::servers::{Mariadb, Server, WallClock};

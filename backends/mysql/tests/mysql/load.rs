@@ -13,7 +13,7 @@ use crate::kit::{
 };
 
 pub(crate) const TRIALS: &[Named] = &[
-    ("two_hundred_waiters_use_three_connections", two_hundred),
+    ("two_hundred_waiters_use_few_connections", two_hundred),
     ("sixteen_contenders_see_no_deadlock_and_no_lock_wait", sixteen),
 ];
 
@@ -29,14 +29,15 @@ fn two_hundred() {
         }
         line_of(&locks, "a", 100).await;
         line_of(&locks, "b", 100).await;
-        assert!(connections(&server).len() <= 3, "{:?}", connections(&server));
+        // Calls, upkeep and the wake-ups; and three more for calls while many wait to be sent.
+        assert!(connections(&server).len() <= 6, "{:?}", connections(&server));
         for held in held {
             give_back(held).await;
         }
         for one in waiting {
             soon("its turn", one).await.unwrap();
         }
-        assert!(connections(&server).len() <= 3, "{:?}", connections(&server));
+        assert!(connections(&server).len() <= 6, "{:?}", connections(&server));
     });
 }
 

@@ -14,6 +14,7 @@ mod replies;
 mod rows;
 mod settings;
 mod tables;
+mod takeover;
 
 use distlock_testkit::trials;
 
@@ -36,6 +37,7 @@ fn main() {
             rows::TRIALS,
             settings::TRIALS,
             tables::TRIALS,
+            takeover::TRIALS,
         ],
     )
     .exit();

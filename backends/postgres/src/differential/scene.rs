@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use distlock_core::backend::Key;
 use distlock_core::info::Query;
-use distlock_core::seam::Key;
 use distlock_core::state::{LockState, Reply, Rules};
 use distlock_core::{Clock, FullName};
 use distlock_testkit::differential::{Knows, Play, Subject};
@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use crate::message::{Kind, Message};
 use crate::statements::{Schema, Statements};
-use crate::{look, moves, short};
+use crate::{fast_path, inspect, moves};
 
 /// How long a message may take that was sent.
 const SOON: Duration = Duration::from_secs(20);
@@ -25,7 +25,7 @@ pub(super) struct Scene {
     _server: Server,
     conn: PgConnection,
     statements: Statements,
-    ears: PgListener,
+    sink: PgListener,
     /// How many sequences were begun.
     sequences: usize,
 }
@@ -51,13 +51,13 @@ impl Scene {
             conn.execute(AssertSqlSafe(held)).await.unwrap();
         }
         let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(to);
-        let mut ears = PgListener::connect_with(&pool).await.unwrap();
+        let mut sink = PgListener::connect_with(&pool).await.unwrap();
         for (channel, key) in [(VIAS[0], 1_i64), (VIAS[1], 2)] {
-            ears.listen(channel).await.unwrap();
+            sink.listen(channel).await.unwrap();
             let alive = sqlx::query("SELECT pg_advisory_lock($1)").bind(key);
-            ears.execute(alive).await.unwrap();
+            sink.execute(alive).await.unwrap();
         }
-        Self { _server: server, conn, statements: Statements::new(&schema), ears, sequences: 0 }
+        Self { _server: server, conn, statements: Statements::new(&schema), sink, sequences: 0 }
     }
 
     async fn run(&mut self, statements: impl Into<String>) {
@@ -98,11 +98,11 @@ impl Subject for Scene {
             Play::Acquire { ask, wait, via } => {
                 let told = wait.is_some().then_some(*via);
                 let mut shortly = None;
-                if short && short::fits(ask) {
-                    shortly = short::take(conn, say, ask, via).await.unwrap();
+                if short && fast_path::fits(ask) {
+                    shortly = fast_path::take(conn, say, ask, via).await.unwrap();
                 }
                 if short && shortly.is_none() {
-                    shortly = short::confirm(conn, say, ask, told).await.unwrap();
+                    shortly = fast_path::confirm(conn, say, ask, told).await.unwrap();
                 }
                 match shortly {
                     Some(reply) => Ok(vec![reply]),
@@ -111,10 +111,12 @@ impl Subject for Scene {
             }
             Play::Heartbeat { due, via } => moves::heartbeat(conn, say, due, via).await,
             Play::Renew { due } => moves::renew(conn, say, due).await,
-            Play::Release { key } => match short && short::give(conn, say, key).await.unwrap() {
-                true => Ok(vec![Reply::Released]),
-                false => moves::release(conn, say, key).await.map(|(r, _)| vec![r]),
-            },
+            Play::Release { key } => {
+                match short && fast_path::give(conn, say, key).await.unwrap() {
+                    true => Ok(vec![Reply::Released]),
+                    false => moves::release(conn, say, key).await.map(|(r, _)| vec![r]),
+                }
+            }
             Play::Cancel { key } => moves::cancel(conn, say, key).await.map(|r| vec![r]),
             Play::Force { lock, token, how } => {
                 moves::force(conn, say, lock, *token, *how).await.map(|r| vec![r])
@@ -122,7 +124,7 @@ impl Subject for Scene {
         };
         let mut states = Vec::new();
         for lock in locks {
-            let seen = look::states(conn, say, &Query::Name(lock.clone()), true).await.unwrap();
+            let seen = inspect::states(conn, say, &Query::Name(lock.clone()), true).await.unwrap();
             states.push(seen.into_iter().next().map(|(_, state, _)| state).unwrap_or_default());
         }
         (replies.unwrap(), states)
@@ -134,7 +136,7 @@ impl Subject for Scene {
         }
         let (mut told, mut ends) = (Vec::new(), 0);
         while ends < 2 {
-            let next = Clock::system().timeout(SOON, self.ears.recv()).await;
+            let next = Clock::system().timeout(SOON, self.sink.recv()).await;
             match Message::parse(next.expect("a message soon").unwrap().payload()) {
                 Some(Message { kind, key }) => told.push((
                     match kind {

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use distlock_core::seam::Fut;
+use distlock_core::backend::Fut;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Locks};
 use distlock_postgres::{Algorithm, PostgresOptions, capability, open};
 use distlock_testkit::servers::Postgres;
-use distlock_testkit::{Made, Road, Suite};
+use distlock_testkit::{Made, ProxiedRoute, Suite};
 
 /// A server, and a URL that asks for an algorithm.
 pub(crate) async fn start(algorithm: Algorithm) -> Result<Made, Error> {
@@ -41,7 +41,7 @@ pub(crate) fn suite(
             assert_eq!(ended, "t", "its session goes");
         })
     })
-    .road(|site| Box::pin(Road::past_its_server(site)))
+    .road(|site| Box::pin(ProxiedRoute::past_its_server(site)))
     .restart(|site| {
         Box::pin(async move {
             site.server().restart().await.expect("it starts again");

@@ -2,6 +2,7 @@
 
 use distlock_core::Clock;
 use distlock_testkit::fellow::{self, hear, say};
+use distlock_testkit::takeover;
 
 use crate::kit::{connect, ms};
 
@@ -18,6 +19,9 @@ pub(crate) fn role() -> bool {
         "count" => {
             fellow::end_when_told();
             runtime.block_on(count(&url));
+        }
+        takeover::ROLE => {
+            runtime.block_on(async { takeover::keep(&connect(&url).await.unwrap()).await });
         }
         other => panic!("no role is called {other}"),
     }

@@ -16,6 +16,7 @@ mod sessions;
 mod settings;
 mod short;
 mod tables;
+mod takeover;
 mod wake;
 mod walltime;
 
@@ -42,6 +43,7 @@ fn main() {
             settings::TRIALS,
             short::TRIALS,
             tables::TRIALS,
+            takeover::TRIALS,
             wake::TRIALS,
             walltime::TRIALS,
         ],

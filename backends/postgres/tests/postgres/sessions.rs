@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use distlock_core::{Clock, Force, Forced, Kind, Outcome, Released, Why};
+use distlock_core::{Clock, Force, Forced, Kind, LossReason, Outcome, Released};
 use distlock_testkit::fellow::Fellow;
 use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{Postgres, Server};
@@ -304,7 +304,7 @@ fn s35() {
             // The next one has it at once, with a higher token, though the other was rolled back.
             let next = soon("its turn", waiting).await.unwrap().unwrap();
             assert!(next.token() > held.token());
-            assert_eq!(soon("word of it", held.lost()).await.why, Why::Gone);
+            assert_eq!(soon("word of it", held.lost()).await.why, LossReason::Gone);
             assert!(held.check().is_err());
             assert_eq!(held.release().await.unwrap(), Released::WasLost);
             assert!(next.check().is_ok());
@@ -422,7 +422,7 @@ fn looked_early() {
             until("it is looked at", async || ask(&mut other, looked).await != before).await;
             assert!(held.check().is_ok(), "{query}");
             server.kill();
-            assert_eq!(soon("word of it", held.lost()).await.why, Why::Gone, "{query}");
+            assert_eq!(soon("word of it", held.lost()).await.why, LossReason::Gone, "{query}");
         }
     });
 }
@@ -479,7 +479,7 @@ fn killed() {
                         assert!(seen.insert(token), "{token} twice");
                     }
                 }
-                assert_eq!(soon("word of it", held.lost()).await.why, Why::Gone);
+                assert_eq!(soon("word of it", held.lost()).await.why, LossReason::Gone);
                 server.again().await.unwrap();
                 until("it answers", async || locks.show("held").await.is_ok()).await;
                 let next = soon("a grant", locks.lock("a").ttl(LONG).acquire()).await.unwrap();
@@ -563,7 +563,7 @@ fn broken_off() {
             give_back(take_for(&app, "b", LONG).await).await;
             assert_eq!(other.force("a", mine, Force::Now).await.unwrap(), Forced::Done);
             give_back(take_for(&other, "a", LONG).await).await;
-            assert_eq!(soon("word of it", held.lost()).await.why, Why::Gone);
+            assert_eq!(soon("word of it", held.lost()).await.why, LossReason::Gone);
             assert_eq!(other.force("a", None, Force::Now).await.unwrap(), Forced::NoMatch);
         }
     });

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_core::seam::Ask;
+use distlock_core::backend::Ask;
 use distlock_core::state::Reply;
 use distlock_core::{FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId};
 
 use super::scene::Scene;
-use crate::epoch::Agreed;
 use crate::keys::Keys;
 use crate::moves::{self, Counted};
+use crate::quarantine::Agreed;
 
 const TTL: Duration = Duration::from_secs(600);
 const CYCLES: usize = 400;

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use distlock_core::seam::Ask;
+use distlock_core::backend::Ask;
 use distlock_core::state::{Pulse, Reply};
 use distlock_core::{Kind, ReqId};
 
 use super::cost::ask;
 use super::scene::Scene;
-use crate::epoch::Agreed;
 use crate::keys::Keys;
 use crate::moves::{self, Counted, Message};
+use crate::quarantine::Agreed;
 
 const TTL: Duration = Duration::from_secs(600);
 /// More than two calls may touch.
@@ -39,7 +39,7 @@ async fn a_crowd_that_does_not_listen_is_passed_over_in_steps() {
     let nobody = [(keys.clone(), ReqId::random(), TTL)];
     let calls = [0; 2].map(|_| moves::heartbeat(&nobody, "", &Counted::All));
     scene.send(&calls).await;
-    let heard = Message::parse(&scene.ears.next()).expect("a message");
+    let heard = Message::parse(&scene.sink.next()).expect("a message");
     assert_eq!(heard.key.req, listener.req);
     let seen = scene.send(&[moves::inspect(std::slice::from_ref(&keys))]).await;
     let seen = moves::inspected(&seen[0], std::slice::from_ref(&keys)).unwrap();

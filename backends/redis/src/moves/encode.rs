@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_core::Mode;
-use distlock_core::seam::Ask;
+use distlock_core::backend::Ask;
 
 /// Longer than anybody waits, and exact in the server's arithmetic (doubles) when added to the time.
 const LONGEST: u128 = 1 << 50;

@@ -1,7 +1,7 @@
 //! What the scripts publish to a client's channel.
 
 use distlock_core::ReqId;
-use distlock_core::seam::Key;
+use distlock_core::backend::Key;
 
 use crate::keys::Keys;
 

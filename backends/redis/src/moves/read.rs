@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_core::state::{End, Left, Micros, Pulse, Refusal, Reply};
-use distlock_core::{Error, Holder, Kind, LockInfo, ReqId, Token, Why};
+use distlock_core::{Error, Holder, Kind, LockInfo, LossReason, ReqId, Token};
 use redis::Value;
 
 use super::record::{self, claim_of, mode_of};
@@ -94,7 +94,7 @@ fn acquired_of(items: &[Value]) -> Option<Reply> {
                 _ => return None,
             })
         }
-        5 => Reply::Spent(match ints(&items[1..])? {
+        5 => Reply::Tombstoned(match ints(&items[1..])? {
             [0] => End::Released,
             [1] => End::Cancelled,
             _ => return None,
@@ -150,8 +150,8 @@ pub(crate) fn pulses(value: &Value, n: usize) -> Result<Vec<Reply>, Error> {
 pub(crate) fn renewals(value: &Value, n: usize) -> Result<Vec<Reply>, Error> {
     batch("renew", value, n, |left, waiters| {
         Some(match left {
-            -1 => Reply::Lost(Why::Gone),
-            -2 => Reply::Lost(Why::Revoked),
+            -1 => Reply::Lost(LossReason::Gone),
+            -2 => Reply::Lost(LossReason::Revoked),
             left => Reply::Renewed { remaining: span(left)?, waiters: count(waiters)? },
         })
     })
@@ -161,8 +161,8 @@ pub(crate) fn renewals(value: &Value, n: usize) -> Result<Vec<Reply>, Error> {
 pub(crate) fn released(value: &Value) -> Result<Reply, Error> {
     match value {
         Value::Int(1) => Ok(Reply::Released),
-        Value::Int(2) => Ok(Reply::Lost(Why::Gone)),
-        Value::Int(3) => Ok(Reply::Lost(Why::Revoked)),
+        Value::Int(2) => Ok(Reply::Lost(LossReason::Gone)),
+        Value::Int(3) => Ok(Reply::Lost(LossReason::Revoked)),
         other => Err(odd("release", other)),
     }
 }

@@ -128,7 +128,7 @@ fn line_of(places: &Value, deadlines: &Value, claims: &Value) -> Option<Vec<Wait
         let (place, deaf) = (place as u64, place as u64 >= DEAF);
         let since = Micros(if deaf { place - DEAF } else { place });
         let claim = claim_of(req, blob)?;
-        Some(Waiter { claim, since, deadline: Micros(deadline as u64), deaf })
+        Some(Waiter { claim, since, deadline: Micros(deadline as u64), unreachable: deaf })
     };
     // The fields that are no requests are counts.
     let mut line: Vec<Waiter> = pairs(claims)?.filter_map(waiter).collect();
@@ -148,7 +148,7 @@ pub(super) fn read(lock: &[Value]) -> Result<Option<LockState>, Error> {
     };
     let mut state = state_of(record).ok_or_else(odd)?;
     if let [_, places, deadlines, claims] = lock {
-        state.queue = line_of(places, deadlines, claims).ok_or_else(odd)?.into();
+        state.queue = line_of(places, deadlines, claims).ok_or_else(odd)?.into_iter().collect();
     }
     Ok(Some(state))
 }

@@ -1,9 +1,9 @@
 //! What the scripts publish to a client's channel: one byte for the kind, the request, the key of
 //! the lock's record.
 
+use distlock_core::backend::{Event, Key};
 use distlock_core::lease::Wake;
-use distlock_core::seam::{Event, Key};
-use distlock_core::{ReqId, Why};
+use distlock_core::{LossReason, ReqId};
 
 use super::names;
 
@@ -15,7 +15,7 @@ pub(crate) fn read(message: &[u8]) -> Option<Wake> {
     match kind {
         b't' => Some(Wake::Turn(key.req)),
         b'c' => Some(Wake::Event(Event::Contended(key))),
-        b'x' => Some(Wake::Event(Event::Lost(key, Why::Revoked))),
+        b'x' => Some(Wake::Event(Event::Lost(key, LossReason::Revoked))),
         _ => None,
     }
 }

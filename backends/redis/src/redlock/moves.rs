@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Force, Key};
 use distlock_core::quorum::{Bid, Commit, Heal, NodeDue, NodeRules, Round};
-use distlock_core::seam::{Ask, Force, Key};
 use distlock_core::{FullName, ReqId, Token};
 
 use super::names::record;
 use super::scripts::SCRIPTS;
 use crate::call::{Call, Script};
-use crate::epoch::Agreed;
+use crate::quarantine::Agreed;
 
 /// How many locks one call is about at most: a longer one would keep everybody else waiting.
 pub(crate) const BATCH: usize = 256;

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
+use distlock_core::backend::{Force, Forced, Key, Released};
 use distlock_core::capability::Capability;
 use distlock_core::info::Query;
-use distlock_core::lease::Ears;
+use distlock_core::lease::EventSink;
 use distlock_core::quorum::{
     Ballot, Bid, Commit, Committed, Heal, NodeDue, NodeKept, NodeReply, QuorumNode, Round, Vote,
 };
-use distlock_core::seam::{Force, Forced, Key, Released};
 use distlock_core::{Clock, Error, FullName, LockInfo, Token};
 use futures_util::future::join_all;
 use redis::Value;
 
 use super::server::Server;
-use super::{answers, moves, names, record};
+use super::{moves, names, record, replies};
 use crate::call::Call;
 use crate::link::Link;
 use crate::listing::Listing;
@@ -37,7 +37,7 @@ impl RedlockNode {
         let (closed, why) = self.server.closed(&link);
         let value =
             self.server.play(&link, &moves::heal(heals, &link.via, closed, &link.agreed)).await?;
-        answers::votes(&value, heals.len(), &why)
+        replies::votes(&value, heals.len(), &why)
     }
 
     async fn look(&self, locks: &[FullName]) -> Result<Vec<LockInfo>, Error> {
@@ -74,7 +74,7 @@ impl QuorumNode for RedlockNode {
         let (closed, why) = self.server.closed(&link);
         let value =
             self.server.play(&link, &moves::propose(bid, &link.via, closed, &link.agreed)).await?;
-        let (vote, at) = answers::vote(&value, &why)?;
+        let (vote, at) = replies::vote(&value, &why)?;
         Ok(Ballot { vote, at: Some(at) })
     }
 
@@ -89,13 +89,13 @@ impl QuorumNode for RedlockNode {
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed, Error> {
-        answers::committed(&self.one(|_| moves::commit(commit)).await?)
+        replies::committed(&self.one(|_| moves::commit(commit)).await?)
     }
 
     async fn renew(&self, due: &[NodeDue]) -> Vec<NodeKept> {
         let batches = due.chunks(moves::BATCH).map(|some| async {
             let value = self.one(|link| moves::renew(some, &link.agreed)).await;
-            match value.and_then(|value| answers::renewals(&value, some.len())) {
+            match value.and_then(|value| replies::renewals(&value, some.len())) {
                 Ok(replies) => replies.into_iter().map(kept).collect::<Vec<_>>(),
                 Err(e) => some.iter().map(|_| NodeKept::Unknown(e.clone())).collect(),
             }
@@ -104,11 +104,11 @@ impl QuorumNode for RedlockNode {
     }
 
     async fn release(&self, key: &Key) -> Result<Released, Error> {
-        answers::released(&self.one(|_| moves::release(key)).await?)
+        replies::released(&self.one(|_| moves::release(key)).await?)
     }
 
     async fn cancel(&self, key: &Key, upto: Round) -> Result<(), Error> {
-        answers::cancelled(&self.one(|_| moves::cancel(key, upto)).await?)
+        replies::cancelled(&self.one(|_| moves::cancel(key, upto)).await?)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -141,11 +141,11 @@ impl QuorumNode for RedlockNode {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        answers::forced(&self.one(|_| moves::force(lock, token, how)).await?)
+        replies::forced(&self.one(|_| moves::force(lock, token, how)).await?)
     }
 
-    fn listen(&self, ears: Ears) {
-        self.server.listen(ears);
+    fn listen(&self, sink: EventSink) {
+        self.server.listen(sink);
     }
 
     async fn close(&self) {
@@ -159,6 +159,6 @@ fn kept(reply: NodeReply) -> NodeKept {
             NodeKept::Held { generation, left, token, waiters }
         }
         NodeReply::Lost(why) => NodeKept::Lost(why),
-        other => NodeKept::Unknown(answers::odd(&Value::SimpleString(format!("{other:?}")))),
+        other => NodeKept::Unknown(replies::odd(&Value::SimpleString(format!("{other:?}")))),
     }
 }

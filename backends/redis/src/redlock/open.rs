@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::quorum::{Quorum, QuorumNode};
-use distlock_core::seam::Backend;
+use distlock_core::backend::Backend;
+use distlock_core::quorum::{QuorumDriver, QuorumNode};
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, Kind, Store, duration};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
+use super::capability::redlock_capability;
 use super::message;
 use super::node::RedlockNode;
 use super::plain::PlainNode;
-use super::promises::redlock_capability;
 use super::server::Server;
 use crate::address::{Address, Entry};
 use crate::listing::Listing;
@@ -64,7 +64,7 @@ fn quorum<N: QuorumNode>(
     nodes: Vec<N>,
     bound: Duration,
 ) -> Result<Arc<dyn Backend>, Error> {
-    Ok(Quorum::new(site, nodes)?.per_node(bound).into_backend())
+    Ok(QuorumDriver::new(site, nodes)?.per_node(bound).into_backend())
 }
 
 /// Which servers, and how they are entered: what a URL says, checked.

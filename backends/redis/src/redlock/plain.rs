@@ -8,20 +8,20 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Force, Forced, Key, Released};
 use distlock_core::capability::Capability;
 use distlock_core::info::Query;
-use distlock_core::lease::Ears;
+use distlock_core::lease::EventSink;
 use distlock_core::quorum::{
     Ballot, Bid, Commit, Committed, Generation, Heal, NodeDue, NodeKept, QuorumNode, Round, Vote,
 };
-use distlock_core::seam::{Ask, Force, Forced, Key, Released};
-use distlock_core::{Clock, Error, FullName, LockInfo, Standing, Token, Why};
+use distlock_core::{Clock, Error, FullName, LockInfo, LossReason, QueueStatus, Token};
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::answers::{self, odd};
 use super::moves::BATCH;
 use super::names;
+use super::replies::{self, odd};
 use super::server::Server;
 use crate::call::{Call, Script};
 use crate::keys;
@@ -145,11 +145,11 @@ fn vote(value: &Value, round: Round) -> Result<Vote, Error> {
             let left = left(rest.first());
             let holder = holder(rest.get(1..).unwrap_or_default(), left);
             Ok(Vote::Busy {
-                standing: Standing { holder, left, ..Standing::default() },
+                status: QueueStatus { holder, left, ..QueueStatus::default() },
                 queued: false,
             })
         }
-        Some(4) => Ok(Vote::Spent),
+        Some(4) => Ok(Vote::Tombstoned),
         _ => Err(odd(value)),
     }
 }
@@ -157,14 +157,14 @@ fn vote(value: &Value, round: Round) -> Result<Vote, Error> {
 fn kept(answer: &Value) -> Option<NodeKept> {
     let Value::Array(words) = answer else { return None };
     Some(match number(words.first())? {
-        0 => NodeKept::Lost(Why::Gone),
+        0 => NodeKept::Lost(LossReason::Gone),
         1 => NodeKept::Held {
             generation: Generation(number(words.get(1))?),
             left: left(words.get(2))?,
             token: number(words.get(3)).and_then(|t| Token::new(t).ok()),
             waiters: 0,
         },
-        2 => NodeKept::Lost(Why::Revoked),
+        2 => NodeKept::Lost(LossReason::Revoked),
         _ => return None,
     })
 }
@@ -211,7 +211,7 @@ impl QuorumNode for PlainNode {
     }
 
     async fn release(&self, key: &Key) -> Result<Released, Error> {
-        answers::released(&self.give(key, b"r".to_vec()).await?)
+        replies::released(&self.give(key, b"r".to_vec()).await?)
     }
 
     async fn cancel(&self, key: &Key, upto: Round) -> Result<(), Error> {
@@ -219,7 +219,7 @@ impl QuorumNode for PlainNode {
         if keys(&key.lock).is_err() {
             return Ok(());
         }
-        answers::cancelled(&self.give(key, bytes(upto.0)).await?)
+        replies::cancelled(&self.give(key, bytes(upto.0)).await?)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -255,11 +255,11 @@ impl QuorumNode for PlainNode {
         let how = if how == Force::Now { b"n".to_vec() } else { b"r".to_vec() };
         let keys = keys(lock)?.into();
         let args = vec![token, how, millis(self.capability.ttl_max)];
-        answers::forced(&self.play(Call { script: &FORCE, keys, args }).await?)
+        replies::forced(&self.play(Call { script: &FORCE, keys, args }).await?)
     }
 
-    fn listen(&self, ears: Ears) {
-        self.server.listen(ears);
+    fn listen(&self, sink: EventSink) {
+        self.server.listen(sink);
     }
 
     async fn close(&self) {

@@ -7,7 +7,7 @@ use distlock_core::state::Micros;
 use distlock_core::{Error, Label, Owner, ReqId, Token};
 use redis::Value;
 
-use super::answers::odd;
+use super::replies::odd;
 
 /// What time it is at the node, and the states of the locks that were looked at. Tombstones are
 /// left out: they are seen by what they forbid.

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use distlock_core::lease::{Ears, Wake};
+use distlock_core::lease::{EventSink, Wake};
 use distlock_core::{Clock, Error, ReqId};
 use redis::Value;
 
@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::link::Link;
 use crate::node::{Node, Shared};
 use crate::options::RedisOptions;
-use crate::place::Place;
+use crate::primary::PrimaryAddress;
 
 /// One server.
 pub(crate) struct Server {
@@ -36,7 +36,7 @@ impl Server {
             entry,
             options,
             clock: Clock::system(),
-            ears: OnceLock::new(),
+            sink: OnceLock::new(),
             reads,
             closed: AtomicBool::new(false),
         });
@@ -44,7 +44,7 @@ impl Server {
         let via = format!("{PREFIX}s:{}", ReqId::random());
         let node = Node::new(
             shared,
-            Place::Fixed(address),
+            PrimaryAddress::Fixed(address),
             via,
             Box::new(|| Some(names::marker())),
             false,
@@ -87,8 +87,8 @@ impl Server {
         })
     }
 
-    pub(crate) fn listen(&self, ears: Ears) {
-        let _ = self.node.shared.ears.set(ears);
+    pub(crate) fn listen(&self, sink: EventSink) {
+        let _ = self.node.shared.sink.set(sink);
     }
 
     pub(crate) fn close(&self) {

@@ -161,8 +161,8 @@ fn enough_rights() {
         give_back(first).await;
         soon("a turn", waits).await.unwrap();
         let held = take_for(&locks, "b", ms(20_000)).await;
-        let forced = locks.force("b", None, distlock_core::seam::Force::Revoke).await.unwrap();
-        assert_eq!(forced, distlock_core::seam::Forced::Done);
+        let forced = locks.force("b", None, distlock_core::backend::Force::Revoke).await.unwrap();
+        assert_eq!(forced, distlock_core::backend::Forced::Done);
         drop(held);
         locks.close().await;
         // And no more than that.

@@ -43,8 +43,8 @@ fn theirs() {
         let (server, locks) = scene().await;
         assert!(set(&server, "a", "their-value", "20000").await);
         let told = busy(&locks, "a").await;
-        assert!(told.standing.left.is_some_and(|l| l > ms(10_000) && l <= ms(20_000)), "{told}");
-        assert!(told.standing.note.is_none());
+        assert!(told.status.left.is_some_and(|l| l > ms(10_000) && l <= ms(20_000)), "{told}");
+        assert!(told.status.note.is_none());
         let seen = locks.show("a").await.unwrap().unwrap();
         assert!(!format!("{seen:?}").contains("their-value"), "how a holder proves itself");
         // It is found out by asking: at least four times a second.
@@ -55,17 +55,17 @@ fn theirs() {
         // One that simply runs out, and one that is extended before.
         assert!(set(&server, "b", "v", "2000").await);
         assert_eq!(said(&server, &["EVAL", EXTEND, "1", "b", "v", "4000"]).await, "1");
-        assert!(busy(&locks, "b").await.standing.left.unwrap() > ms(2000));
+        assert!(busy(&locks, "b").await.status.left.unwrap() > ms(2000));
         within(ms(6000), "our turn", waiter(&locks, "b", ms(10_000))).await.unwrap();
         // One without an end, as of a client that crashed between SETNX and EXPIRE.
         said(&server, &["SET", "c", "v"]).await;
-        assert_eq!(busy(&locks, "c").await.standing.left, None);
+        assert_eq!(busy(&locks, "c").await.status.left, None);
         let waiting = waiter(&locks, "c", ms(10_000));
         assert!(delete(&server, "c", "v").await);
         within(ms(1500), "our turn", waiting).await.unwrap();
         // Breaking: its renewals fail, and nobody enters before its lease ends, nor, where it has no
         // end, before the longest TTL has passed.
-        use distlock_core::seam::{Force, Forced};
+        use distlock_core::backend::{Force, Forced};
         assert!(set(&server, "d", "v", "4000").await);
         said(&server, &["SET", "d2", "v"]).await;
         for _ in 0..2 {

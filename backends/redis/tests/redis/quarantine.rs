@@ -75,10 +75,10 @@ async fn volatile_with(query: &str) {
         })
         .await;
         let told = busy(locks, "a").await;
-        let note = told.standing.note.as_deref().unwrap_or_default();
+        let note = told.status.note.as_deref().unwrap_or_default();
         assert!(note.contains("started") && note.contains("granting in"), "{told}");
         assert!(told.to_string().contains(note), "{told}");
-        assert!(told.standing.left.is_some_and(|left| left <= ms(9100)), "{told}");
+        assert!(told.status.left.is_some_and(|left| left <= ms(9100)), "{told}");
         // Any lock, also one that nobody had: nobody can know.
         busy(locks, "never used").await;
     }
@@ -109,8 +109,8 @@ fn durable() {
         server.again().await.unwrap();
         let other = client(&server, Q).await;
         let told = busy(&other, "a").await;
-        assert_eq!(told.standing.holder.as_ref().map(|h| h.token), Some(held.token()), "{told}");
-        assert!(told.standing.note.is_none(), "{told}");
+        assert_eq!(told.status.holder.as_ref().map(|h| h.token), Some(held.token()), "{told}");
+        assert!(told.status.note.is_none(), "{told}");
         give_back(take_for(&other, "b", TTL).await).await;
         Clock::system().sleep(TTL + ms(1000)).await;
         held.check().unwrap();
@@ -135,7 +135,7 @@ fn old() {
         let server = Redis::new().start().await.unwrap();
         let locks = client(&server, "max_ttl=1m").await;
         let told = busy(&locks, "a").await;
-        let left = told.standing.left.unwrap();
+        let left = told.status.left.unwrap();
         assert!(left > ms(40_000) && left <= ms(61_000), "{told}");
     });
 }
@@ -202,10 +202,10 @@ fn survivors() {
         server.again().await.unwrap();
         let other = client(&server, Q).await;
         let told = busy(&other, "new").await;
-        assert!(told.standing.note.is_some(), "{told}");
+        assert!(told.status.note.is_some(), "{told}");
         let started = Clock::system().now();
         give_back(freed).await;
-        assert!(busy(&other, "new").await.standing.note.is_some(), "or this test shows nothing");
+        assert!(busy(&other, "new").await.status.note.is_some(), "or this test shows nothing");
         let next = soon("a turn after the quarantine", waiting).await.unwrap();
         kept.check().unwrap();
         let waited = Clock::system().now().since(started);
@@ -257,7 +257,7 @@ fn constant() {
         let after = client_at(at, query).await;
         let told = after.lock("a").ttl(ms(4000)).try_acquire().await.unwrap();
         let told = told.expect_err("granted although locks may be lost");
-        assert!(told.standing.note.is_some(), "{told}");
+        assert!(told.status.note.is_some(), "{told}");
     });
 }
 
@@ -294,7 +294,7 @@ async fn under_way_with(algorithm: &str) -> u32 {
     for answer in answers {
         match answer {
             Ok(Ok(guard)) => panic!("granted during the quarantine: {guard:?}"),
-            Ok(Err(busy)) => told += u32::from(busy.standing.note.is_some()),
+            Ok(Err(busy)) => told += u32::from(busy.status.note.is_some()),
             Err(e) => assert!(e.is_transient(), "{e:?}"),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{Clock, Kind, Why};
+use distlock_core::{Clock, Kind, LossReason};
 use distlock_testkit::wait::timed;
 
 use super::{LAWS, Nodes, ask, give_back, held_at, refused, take, until};
@@ -59,7 +59,7 @@ pub(crate) async fn with_three_of_five_dead_nobody_is_granted_and_holders_are_to
     };
     let (took, lost) = timed(told).await;
     assert!(took < TTL, "told after {took:?}");
-    assert_eq!(lost.why, Why::Expired);
+    assert_eq!(lost.why, LossReason::Expired);
     // A majority again: free for everybody.
     for i in [0, 2, 3] {
         nodes.0[i].again().await.unwrap();
@@ -119,7 +119,7 @@ pub(crate) async fn two_nodes_that_forget_at_once_end_the_hold() {
         ask(server.addr(), &["FLUSHALL"]).await;
     }
     let lost = guard.lost().await;
-    assert_eq!(lost.why, Why::Gone, "found out by the renewal");
+    assert_eq!(lost.why, LossReason::Gone, "found out by the renewal");
     let next = b.lock("x").ttl(TTL).try_acquire_for(TTL * 2).await;
     give_back(next.unwrap().expect("granted")).await;
 }

@@ -12,13 +12,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::seam::Fut;
+use distlock_core::backend::Fut;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Clock, Error, Guard, Lock, Locks, Released};
 use distlock_redis::{Algorithm, RedisOptions, open, redlock_capability};
 use distlock_testkit::servers::{Redis, Server, Wire, raw};
 use distlock_testkit::wait::{until_within, within};
-use distlock_testkit::{Made, Road, Site, Suite};
+use distlock_testkit::{Made, ProxiedRoute, StoreUnderTest, Suite};
 
 /// Longer than any event takes that must come.
 const SOON: Duration = Duration::from_secs(40);
@@ -96,7 +96,7 @@ fn suite<const N: usize>(algorithm: Algorithm) -> Suite {
         Box::pin(async move {
             let nodes = site.kept::<Arc<Nodes>>().expect("servers");
             let addrs: Vec<SocketAddr> = nodes.0.iter().map(Server::addr).collect();
-            Road::past(site.url(), &addrs).await
+            ProxiedRoute::past(site.url(), &addrs).await
         })
     })
     .restart(|site| {
@@ -124,7 +124,7 @@ async fn made<const N: usize>(algorithm: &str) -> Result<Made, Error> {
 }
 
 /// What is left at any of the nodes.
-fn leftovers(site: &Site) -> Fut<'_, Vec<(String, bool)>> {
+fn leftovers(site: &StoreUnderTest) -> Fut<'_, Vec<(String, bool)>> {
     Box::pin(async move {
         let mut all = Vec::new();
         for server in &site.kept::<Arc<Nodes>>().expect("servers").0 {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{Error, Kind, Outcome, Why};
+use distlock_core::{Error, Kind, LossReason, Outcome};
 use distlock_testkit::servers::Sentinels;
 
 use crate::kit::*;
@@ -31,7 +31,7 @@ async fn confirmed() -> Result<(), Error> {
     let (took, ()) = timed(gone).await;
     assert!(took < ttl / 2, "it ran out instead of being cancelled");
     let lost = within(ttl, "word that no renewal counted", held.lost()).await;
-    assert_eq!(lost.why, Why::Expired, "{lost}");
+    assert_eq!(lost.why, LossReason::Expired, "{lost}");
 
     set.heal().await?;
     let again = take_in_the_end(&a, "new", ttl).await;

@@ -8,7 +8,7 @@ use distlock_core::{Clock, Owner, ReqId};
 use distlock_sqlite::{Sqlite, SqliteOptions};
 use distlock_testkit::fellow::{self, hear, say};
 
-use crate::kit::{ask, cycle, ears, give, run, take};
+use crate::kit::{Moves, ask, cycle, give, run, sink, take};
 
 /// Plays the role of a child, if this is one.
 pub(crate) fn role() -> bool {
@@ -46,12 +46,12 @@ pub(crate) fn role() -> bool {
         // Joins the line of the given names and then only listens.
         "wait" => run(async {
             let store = open().await;
-            let wakes = ears(&store);
+            let wakes = sink(&store);
             for _ in 0..3 {
                 // So long that its end cannot be taken for a death that was noticed.
                 let wait = Some(Duration::from_secs(3600));
                 let answer = store.acquire(&ask("queue"), wait).await.unwrap();
-                assert!(matches!(answer, distlock_core::lease::Answer::Waiting(_)));
+                assert!(matches!(answer, distlock_core::state::Reply::Waiting { .. }));
             }
             say("waiting");
             for wake in wakes {
@@ -62,7 +62,7 @@ pub(crate) fn role() -> bool {
         "turns" => run(async {
             let store = open().await;
             let clock = Clock::system();
-            let wakes = ears(&store);
+            let wakes = sink(&store);
             say("ready");
             while hear() == "join" {
                 let mut ask = ask("turns");

@@ -10,7 +10,7 @@ use distlock_core::{Clock, Error, Kind, Name, Namespace, Outcome};
 use distlock_sqlite::{Sqlite, SqliteOptions, Sync, capability};
 use distlock_testkit::fellow::Fellow;
 
-use crate::kit::{Dir, Named, ask, cycle, is_busy, lock, open, run, take};
+use crate::kit::{Dir, Moves, Named, ask, cycle, is_busy, lock, open, run, take};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("sixteen_processes_open_an_empty_store_at_once", sixteen),

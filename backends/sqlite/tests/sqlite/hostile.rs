@@ -6,14 +6,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::lease::{Answer, LeaseStore, Renewal, Wake};
-use distlock_core::seam::Due;
-use distlock_core::{Clock, Kind, ReqId, Why, engine};
+use distlock_core::backend::Due;
+use distlock_core::lease::Wake;
+use distlock_core::state::Reply;
+use distlock_core::{Clock, Kind, LossReason, ReqId, engine};
 use distlock_sqlite::{Sqlite, SqliteOptions};
 use distlock_testkit::Stopwatch;
 use distlock_testkit::fellow::Fellow;
 
-use crate::kit::{Dir, Named, SOON, TTL, ask, cycle, ears, give, join, open, run, take};
+use crate::kit::{Dir, Moves, Named, SOON, TTL, ask, cycle, give, join, open, run, sink, take};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("s07_a_holder_hears_that_the_database_was_removed", removed),
@@ -28,7 +29,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("without_descriptors_there_is_an_error_and_a_recovery", no_descriptors),
 ];
 
-fn due(ask: &distlock_core::seam::Ask) -> Vec<Due> {
+fn due(ask: &distlock_core::backend::Ask) -> Vec<Due> {
     vec![Due { key: ask.key(), ttl: TTL }]
 }
 
@@ -46,14 +47,14 @@ fn removed() {
         assert!(take(&b, &other).await > token);
         // It may take one call to notice; it must not be told that it still holds.
         let renewal = a.renew(&due(&held)).await.remove(0);
-        assert!(!matches!(renewal, Renewal::Held { .. }), "{renewal:?}");
+        assert!(!matches!(renewal, Ok(Reply::Renewed { .. })), "{renewal:?}");
         let renewal = a.renew(&due(&held)).await.remove(0);
-        assert!(matches!(renewal, Renewal::Lost(Why::Gone)), "{renewal:?}");
+        assert!(matches!(renewal, Ok(Reply::Lost(LossReason::Gone))), "{renewal:?}");
         // And both stores are one again.
         let answer = a.acquire(&ask("x"), None).await;
-        assert!(matches!(answer, Ok(Answer::Busy(_)) | Err(_)), "{answer:?}");
+        assert!(matches!(answer, Ok(Reply::Busy { .. }) | Err(_)), "{answer:?}");
         let answer = a.acquire(&ask("x"), None).await.unwrap();
-        assert!(matches!(answer, Answer::Busy(_)), "{answer:?}");
+        assert!(matches!(answer, Reply::Busy { .. }), "{answer:?}");
         give(&b, &other.key()).await;
         cycle(&a, "x").await;
     });
@@ -96,7 +97,7 @@ fn socket_removed() {
     let dir = Dir::new();
     run(async {
         let b = open(&dir, &Clock::system()).await;
-        let wakes = ears(&b);
+        let wakes = sink(&b);
         let socket = socket_of(&dir);
         let a = open(&dir, &Clock::system()).await;
         let (first, second) = (ask("x"), ask("x"));
@@ -118,7 +119,7 @@ fn sockets_removed() {
     let dir = Dir::new();
     run(async {
         let (a, b) = (open(&dir, &Clock::system()).await, open(&dir, &Clock::system()).await);
-        let wakes = ears(&b);
+        let wakes = sink(&b);
         let (first, second) = (ask("x"), ask("x"));
         take(&a, &first).await;
         join(&b, &second).await;
@@ -134,7 +135,7 @@ fn stopped() {
     let dir = Dir::new();
     run(async {
         let a = open(&dir, &Clock::system()).await;
-        let wakes = ears(&a);
+        let wakes = sink(&a);
         let held = ask("x");
         take(&a, &held).await;
         // A session whose socket is full, as that of a stopped process soon is.
@@ -185,7 +186,7 @@ fn empty_letter() {
     let dir = Dir::new();
     run(async {
         let a = open(&dir, &Clock::system()).await;
-        let wakes = ears(&a);
+        let wakes = sink(&a);
         let out = UnixDatagram::unbound().unwrap();
         out.send_to(b"", socket_of(&dir)).unwrap();
         out.send_to(b"not ours", socket_of(&dir)).expect("somebody still reads");
@@ -217,7 +218,7 @@ fn literal() {
             let path = dir.path().join(std::ffi::OsStr::from_bytes(name));
             let a = Sqlite::open(&path, SqliteOptions::new()).await.unwrap();
             let b = Sqlite::open(&path, SqliteOptions::new()).await.unwrap();
-            let wakes = ears(&b);
+            let wakes = sink(&b);
             let (first, second) = (ask("x"), ask("x"));
             take(&a, &first).await;
             join(&b, &second).await;
@@ -249,17 +250,16 @@ pub(crate) async fn exhaust(store: Sqlite) -> String {
         all.push(file);
     }
     match renew(store.clone(), due(&held)) {
-        Renewal::Unknown(e)
-            if e.is_transient() && e.hint().is_some_and(|h| h.contains("ulimit")) => {}
+        Err(e) if e.is_transient() && e.hint().is_some_and(|h| h.contains("ulimit")) => {}
         other => return format!("{other:?}"),
     }
     let answer = store.acquire(&ask("x"), None).await;
-    if !matches!(answer, Ok(Answer::Busy(_))) {
+    if !matches!(answer, Ok(Reply::Busy { .. })) {
         return format!("{answer:?}");
     }
     drop(all);
     match renew(store.clone(), due(&held)) {
-        Renewal::Held { .. } => "as it should be".to_owned(),
+        Ok(Reply::Renewed { .. }) => "as it should be".to_owned(),
         other => format!("{other:?}"),
     }
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use distlock_core::lease::{Answer, LeaseStore, Wake};
-use distlock_core::seam::{Ask, Key, Released};
-use distlock_core::{Clock, FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId};
+use distlock_core::backend::{Ask, Due, Key};
+use distlock_core::lease::{Class, LeaseStore, Move, Replies, Wake};
+use distlock_core::state::Reply;
+use distlock_core::{Clock, Error, FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId};
 use distlock_sqlite::{Sqlite, SqliteOptions};
 use tempfile::TempDir;
 
@@ -46,12 +47,35 @@ impl Dir {
     }
 }
 
+/// Single moves on the connection of the thread that asks, and upkeep on that of the upkeep.
+pub(crate) trait Moves: LeaseStore {
+    async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Reply, Error> {
+        self.play_one(Class::here(), Move::Acquire(std::sync::Arc::new(ask.clone()), wait)).await
+    }
+    async fn release(&self, key: &Key) -> Result<Reply, Error> {
+        self.play_one(Class::here(), Move::Release(key.clone())).await
+    }
+    async fn cancel(&self, key: &Key) -> Result<Reply, Error> {
+        self.play_one(Class::here(), Move::Cancel(key.clone())).await
+    }
+    async fn renew(&self, due: &[Due]) -> Replies {
+        self.play(Class::Upkeep, due.iter().cloned().map(Move::Renew).collect()).await
+    }
+    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Reply>, Error> {
+        let beat = |(key, wait): &(Key, Duration)| Move::Heartbeat(key.clone(), *wait);
+        let replies = self.play(Class::Upkeep, waiting.iter().map(beat).collect()).await;
+        replies.into_iter().collect()
+    }
+}
+
+impl Moves for Sqlite {}
+
 pub(crate) async fn open(dir: &Dir, clock: &Clock) -> Sqlite {
     Sqlite::open(dir.db(), SqliteOptions::new().clock(clock.clone())).await.unwrap()
 }
 
 /// Everything the store says without being asked.
-pub(crate) fn ears(store: &Sqlite) -> Receiver<Wake> {
+pub(crate) fn sink(store: &Sqlite) -> Receiver<Wake> {
     let (tx, rx) = channel();
     store.listen(Arc::new(move |wake| drop(tx.send(wake))));
     rx
@@ -79,7 +103,7 @@ pub(crate) fn ask(name: &str) -> Ask {
 /// Asks and must get it: the token.
 pub(crate) async fn take(store: &Sqlite, ask: &Ask) -> u64 {
     match store.acquire(ask, None).await.unwrap() {
-        Answer::Granted { tokens, .. } => tokens.first().get(),
+        Reply::Granted { token, .. } => token.get(),
         other => panic!("not granted: {other:?}"),
     }
 }
@@ -87,19 +111,19 @@ pub(crate) async fn take(store: &Sqlite, ask: &Ask) -> u64 {
 /// Joins the line and must wait.
 pub(crate) async fn join(store: &Sqlite, ask: &Ask) {
     let answer = store.acquire(ask, Some(TTL)).await.unwrap();
-    assert!(matches!(answer, Answer::Waiting(_)), "{answer:?}");
+    assert!(matches!(answer, Reply::Waiting { .. }), "{answer:?}");
 }
 
 pub(crate) async fn is_busy(store: &Sqlite, name: &str) -> bool {
     let ask = ask(name);
     let answer = store.acquire(&ask, None).await.unwrap();
     store.cancel(&ask.key()).await.unwrap();
-    matches!(answer, Answer::Busy(_))
+    matches!(answer, Reply::Busy { .. })
 }
 
 /// Gives back and must still have had it.
 pub(crate) async fn give(store: &Sqlite, key: &Key) {
-    assert_eq!(store.release(key, None).await.unwrap(), Released::Released);
+    assert_eq!(store.release(key).await.unwrap(), Reply::Released);
 }
 
 /// One grant and its end: the token.

@@ -5,13 +5,14 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use distlock_core::backend::Due;
 use distlock_core::info::Query;
-use distlock_core::lease::{LeaseStore, Renewal};
-use distlock_core::seam::Due;
+use distlock_core::lease::LeaseStore;
+use distlock_core::state::Reply;
 use distlock_core::{Clock, engine};
 use distlock_sqlite::{Sqlite, SqliteOptions};
 
-use crate::kit::{Dir, Named, TTL, ask, cycle, give, is_busy, join, lock, open, run, take};
+use crate::kit::{Dir, Moves, Named, TTL, ask, cycle, give, is_busy, join, lock, open, run, take};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("another_boot_ends_leases_and_keeps_tokens_rising", reboot),
@@ -42,7 +43,7 @@ fn reboot() {
         let after = boot(&dir, &clock, "second").await;
         assert!(after.inspect(&Query::Name(lock("x"))).await.unwrap().is_empty());
         let renewed = after.renew(&[Due { key: held.key(), ttl: TTL }]).await;
-        assert!(matches!(renewed[0], Renewal::Lost(_)));
+        assert!(matches!(renewed[0], Ok(Reply::Lost(_))));
         assert!(cycle(&after, "x").await > token);
         // Found in the middle of work, too.
         let held = ask("x");
@@ -142,7 +143,7 @@ fn shared_commit() {
         }
         raw.execute_batch("COMMIT").unwrap();
         for call in calls {
-            assert!(matches!(call.await.unwrap(), distlock_core::lease::Answer::Granted { .. }));
+            assert!(matches!(call.await.unwrap(), distlock_core::state::Reply::Granted { .. }));
         }
         let commits = commits(&dir) - before;
         assert!(commits <= 3, "{commits} commits for 100 calls");
@@ -167,7 +168,7 @@ fn background() {
         engine::spawn(async move {
             let _ = tx.send(other.renew(&[due]).await);
         });
-        assert!(matches!(rx.await.unwrap()[0], Renewal::Held { .. }));
+        assert!(matches!(rx.await.unwrap()[0], Ok(Reply::Renewed { .. })));
         give(&store, &held.key()).await;
     });
 }

@@ -7,7 +7,7 @@ use distlock_core::lease::LeaseStore;
 use distlock_sqlite::{Sqlite, SqliteOptions, Sync};
 use distlock_testkit::fellow::Fellow;
 
-use crate::kit::{Dir, Named, TTL, ask, cycle, is_busy, join, lock, open, run, take};
+use crate::kit::{Dir, Moves, Named, TTL, ask, cycle, is_busy, join, lock, open, run, take};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("kill_nine_in_a_stream_of_grants_takes_no_token_back", killed),
@@ -82,7 +82,7 @@ fn sweep_leaves() {
         take(&store, &waited).await;
         let long = Duration::from_secs(7200);
         let answer = store.acquire(&ask("waited"), Some(long)).await.unwrap();
-        assert!(matches!(answer, distlock_core::lease::Answer::Waiting(_)));
+        assert!(matches!(answer, distlock_core::state::Reply::Waiting { .. }));
         let mut delayed = ask("delayed");
         delayed.lock_delay = Duration::from_secs(7200);
         take(&store, &delayed).await;

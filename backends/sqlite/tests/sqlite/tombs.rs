@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::lease::{Answer, LeaseStore};
+use distlock_core::state::Reply;
 use distlock_core::{Clock, ReqId};
 use distlock_sqlite::{Sqlite, SqliteOptions, Sync};
 
-use crate::kit::{Dir, Named, ask, cycle, lock, open, run};
+use crate::kit::{Dir, Moves, Named, ask, cycle, lock, open, run};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("a_move_does_not_rewrite_four_thousand_tombstones", many),
@@ -60,12 +60,12 @@ fn stays() {
             store.cancel(&late.key()).await.unwrap();
             // More than a state ever remembered.
             cancel(&store, 5000).await;
-            assert!(matches!(store.acquire(&late, None).await.unwrap(), Answer::Spent));
+            assert!(matches!(store.acquire(&late, None).await.unwrap(), Reply::Tombstoned(_)));
         }
         let store = open(&dir, &Clock::system()).await;
-        assert!(matches!(store.acquire(&late, None).await.unwrap(), Answer::Spent));
+        assert!(matches!(store.acquire(&late, None).await.unwrap(), Reply::Tombstoned(_)));
         cycle(&store, "x").await;
-        assert!(matches!(store.acquire(&late, None).await.unwrap(), Answer::Spent));
+        assert!(matches!(store.acquire(&late, None).await.unwrap(), Reply::Tombstoned(_)));
     });
 }
 
@@ -86,7 +86,7 @@ fn migrated() {
         drop(Sqlite::open(dir.db(), looking).await.unwrap());
         assert_eq!(number(&dir, "PRAGMA user_version"), 1, "a look changes nothing");
         let store = open(&dir, &Clock::system()).await;
-        assert!(matches!(store.acquire(&late, None).await.unwrap(), Answer::Spent));
+        assert!(matches!(store.acquire(&late, None).await.unwrap(), Reply::Tombstoned(_)));
         assert_eq!(number(&dir, "PRAGMA user_version"), 2);
         assert_eq!(number(&dir, "SELECT count(*) FROM spent"), 2);
         assert!(cycle(&store, "x").await > 7);

@@ -3,15 +3,18 @@
 use std::fs;
 use std::time::Duration;
 
+use distlock_core::backend::{Event, Force, Forced};
 use distlock_core::info::Query;
-use distlock_core::lease::{Answer, LeaseStore, Wake};
-use distlock_core::seam::{Event, Force, Forced};
-use distlock_core::{Clock, Why};
+use distlock_core::lease::{LeaseStore, Wake};
+use distlock_core::state::Reply;
+use distlock_core::{Clock, LossReason};
 use distlock_sqlite::{Sqlite, SqliteOptions};
 use distlock_testkit::Stopwatch;
 use distlock_testkit::fellow::Fellow;
 
-use crate::kit::{Dir, Named, SOON, TTL, ask, cycle, ears, give, join, lock, open, run, take};
+use crate::kit::{
+    Dir, Moves, Named, SOON, TTL, ask, cycle, give, join, lock, open, run, sink, take,
+};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("the_next_in_line_is_told_in_the_same_process", local),
@@ -26,7 +29,7 @@ fn local() {
     let dir = Dir::new();
     run(async {
         let store = open(&dir, &Clock::held()).await;
-        let wakes = ears(&store);
+        let wakes = sink(&store);
         let (a, b, c) = (ask("x"), ask("x"), ask("x"));
         take(&store, &a).await;
         join(&store, &b).await;
@@ -57,7 +60,7 @@ fn dead() {
     let dir = Dir::new();
     run(async {
         let store = open(&dir, &Clock::system()).await;
-        let wakes = ears(&store);
+        let wakes = sink(&store);
         let mut held = ask("queue");
         held.ttl = Duration::from_secs(3600);
         take(&store, &held).await;
@@ -67,8 +70,7 @@ fn dead() {
         }
         let alive = ask("queue");
         let answer = store.acquire(&alive, Some(held.ttl)).await.unwrap();
-        let Answer::Waiting(standing) = answer else { panic!("{answer:?}") };
-        assert_eq!(standing.ahead, Some(6));
+        assert!(matches!(answer, Reply::Waiting { ahead: 6, .. }), "{answer:?}");
         children.iter_mut().for_each(Fellow::kill);
         let watch = Stopwatch::start();
         give(&store, &held.key()).await;
@@ -92,13 +94,13 @@ fn events() {
     run(async {
         let clock = Clock::system();
         let (a, b) = (open(&dir, &clock).await, open(&dir, &clock).await);
-        let wakes = ears(&a);
+        let wakes = sink(&a);
         let held = ask("x");
         take(&a, &held).await;
         join(&b, &ask("x")).await;
         assert_eq!(wakes.recv_timeout(SOON), Ok(Wake::Event(Event::Contended(held.key()))));
         assert_eq!(b.force(&lock("x"), None, Force::Revoke).await.unwrap(), Forced::Done);
-        let lost = Event::Lost(held.key(), Why::Revoked);
+        let lost = Event::Lost(held.key(), LossReason::Revoked);
         assert_eq!(wakes.recv_timeout(SOON), Ok(Wake::Event(lost)));
         assert_eq!(b.force(&lock("y"), None, Force::Revoke).await.unwrap(), Forced::NoMatch);
     });
@@ -112,7 +114,7 @@ fn long_path() {
         let options = SqliteOptions::new();
         let a = Sqlite::open(&db, options.clone()).await.unwrap();
         let b = Sqlite::open(&db, options).await.unwrap();
-        let wakes = ears(&b);
+        let wakes = sink(&b);
         let (first, second) = (ask("x"), ask("x"));
         take(&a, &first).await;
         join(&b, &second).await;
@@ -134,10 +136,10 @@ fn cleaned() {
         let other = open(&dir, &Clock::system()).await;
         assert_eq!(sockets(), 2);
         // The live one was left alone: it still hears.
-        let wakes = ears(&store);
+        let wakes = sink(&store);
         let (first, second) = (ask("x"), ask("x"));
         take(&other, &first).await;
-        assert!(matches!(store.acquire(&second, Some(TTL)).await.unwrap(), Answer::Waiting(_)));
+        assert!(matches!(store.acquire(&second, Some(TTL)).await.unwrap(), Reply::Waiting { .. }));
         give(&other, &first.key()).await;
         assert_eq!(wakes.recv_timeout(SOON), Ok(Wake::Turn(second.req)));
         cycle(&other, "y").await;

@@ -37,14 +37,14 @@ macro_rules! laws {
         use distlock_core::engine;
         use distlock_core::url::StoreUrl;
         use distlock_testkit::servers::Server;
-        use distlock_testkit::{Made, Road, Site, Suite, run};
+        use distlock_testkit::{Made, ProxiedRoute, StoreUnderTest, Suite, run};
         use distlock_zookeeper::capability;
         use tokio::sync::Mutex;
 
         static SERVERS: Mutex<Option<Arc<$servers>>> = Mutex::const_new(None);
         static SITE: AtomicU32 = AtomicU32::new(0);
 
-        fn servers(site: &Site) -> &[Server] {
+        fn servers(site: &StoreUnderTest) -> &[Server] {
             let each: fn(&$servers) -> &[Server] = $each;
             each(site.kept::<Arc<$servers>>().expect("its servers"))
         }
@@ -89,7 +89,7 @@ macro_rules! laws {
             .road(|site| {
                 Box::pin(async move {
                     let all: Vec<_> = servers(site).iter().map(Server::addr).collect();
-                    Road::past(site.url(), &all).await.map(Road::undo_needs_answers)
+                    ProxiedRoute::past(site.url(), &all).await.map(ProxiedRoute::undo_needs_answers)
                 })
             });
             let code = run(suite);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::{Clock, Why};
+use distlock_core::{Clock, LossReason};
 use distlock_testkit::history::{Rules, check, read};
 use distlock_testkit::servers::Ensemble;
 
@@ -112,7 +112,7 @@ fn follower_cut_off() {
         let lost = async { soon("it is lost", held.lost()).await };
         let taken = async { soon("it passes on", next).await.unwrap().unwrap() };
         let (lost, next) = first_lost(lost, taken).await;
-        assert!(matches!(lost.why, Why::Expired | Why::Disconnected), "{lost:?}");
+        assert!(matches!(lost.why, LossReason::Expired | LossReason::Disconnected), "{lost:?}");
         assert!(next.token() > held.token());
         ensemble.heal();
         // The same client, once its server is back.
@@ -168,7 +168,7 @@ fn majority_gone() {
         let [one, two, _] = ensemble.servers() else { panic!("three") };
         one.kill();
         two.kill();
-        assert_eq!(soon("it is lost", held.lost()).await.why, Why::Expired);
+        assert_eq!(soon("it is lost", held.lost()).await.why, LossReason::Expired);
         let (took, answer) = crate::kit::timed(locks.lock("b").ttl(ms(4000)).try_acquire()).await;
         let e = answer.map(drop).expect_err("most servers are gone");
         assert!(e.hint().is_some() && took < Duration::from_secs(20), "{took:?} {e:?}");

@@ -1,10 +1,12 @@
 //! Handing over inside one client: who leaves proves the place of who is next, and of nobody else.
 
-use distlock_core::line::{Joined, LineStore, Proven, Turn, turn};
-use distlock_core::seam::{Event, Force, Key};
-use distlock_core::{Released, Store, Why};
+use std::sync::Arc;
+
+use distlock_core::backend::{Event, Force, Key};
+use distlock_core::queue::{Joined, Proven, QueueStore, Turn, turn};
+use distlock_core::{LossReason, Released, Store};
 use distlock_testkit::proxy::Proxy;
-use distlock_zookeeper::{Place, ZooKeeper};
+use distlock_zookeeper::{OwnEntry, ZooKeeper};
 use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use crate::kit::{LONG, Named, Site, ask, crowd_of, give_back, raw, run, server, soon, take, task};
@@ -18,7 +20,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_holder_hears_that_somebody_waits", contended),
 ];
 
-async fn join(store: &ZooKeeper) -> (Key, Place) {
+async fn join(store: &ZooKeeper) -> (Key, OwnEntry) {
     let ask = ask("a", LONG);
     let Joined::In { place, .. } = soon("a place", store.join(&ask)).await.unwrap() else {
         panic!("in line")
@@ -26,13 +28,13 @@ async fn join(store: &ZooKeeper) -> (Key, Place) {
     (ask.key(), place)
 }
 
-async fn leave(store: &ZooKeeper, (key, place): &(Key, Place)) {
+async fn leave(store: &ZooKeeper, (key, place): &(Key, OwnEntry)) {
     let left = soon("it leaves", store.leave(key, Some(place))).await.unwrap();
     assert_eq!(left, Released::Released);
 }
 
 /// Whether it is its turn, and whether that is proven.
-async fn asks(store: &ZooKeeper, (key, place): &(Key, Place)) -> (Turn, Option<Proven>) {
+async fn asks(store: &ZooKeeper, (key, place): &(Key, OwnEntry)) -> (Turn, Option<Proven>) {
     let (line, proven) = soon("an answer", store.line_up(key, place)).await.unwrap();
     (turn(&line, store.token(place)), proven)
 }
@@ -80,8 +82,8 @@ fn not_there() {
         other.delete(&format!("{}/{}", site.node("a"), line.entries[1].spot), None).await.unwrap();
         store.oust(&lock, &line.entries[2], Force::Revoke).await.unwrap();
         leave(&store, &all[0]).await;
-        assert!(matches!(asks(&store, &all[1]).await.1, Some(Proven::Lost(Why::Gone))));
-        assert!(matches!(asks(&store, &all[2]).await.1, Some(Proven::Lost(Why::Revoked))));
+        assert!(matches!(asks(&store, &all[1]).await.1, Some(Proven::Lost(LossReason::Gone))));
+        assert!(matches!(asks(&store, &all[2]).await.1, Some(Proven::Lost(LossReason::Revoked))));
         assert!(matches!(asks(&store, &all[3]).await.0, Turn::Behind(_)));
         let (key, place) = &all[2];
         assert_eq!(store.leave(key, Some(place)).await.unwrap(), Released::WasLost);
@@ -142,19 +144,20 @@ fn unwritable() {
 
 fn contended() {
     run(async {
-        use distlock_core::seam::Attempt;
+        use distlock_core::backend::Attempt;
         let site = Site::new();
         let backend = site.store(server()).await.into_backend();
         let look = site.client(server()).await;
         let mut news = backend.events().unwrap();
         let ask = ask("a", LONG);
-        let Attempt::Granted(_) = backend.acquire(&ask, None).await.unwrap() else {
+        let Attempt::Granted(_) = backend.acquire(Arc::new(ask.clone()), None).await.unwrap()
+        else {
             panic!("it is free")
         };
         let lock = look.lock("a").ttl(LONG);
         let waiting = task(async move { lock.acquire().await.map(drop) });
         assert_eq!(soon("word of it", news.recv()).await, Some(Event::Contended(ask.key())));
-        assert_eq!(backend.release(&ask.key(), None).await.unwrap(), Released::Released);
+        assert_eq!(backend.release(&ask.key()).await.unwrap(), Released::Released);
         soon("its turn", waiting).await.unwrap().unwrap();
         backend.close().await;
     });

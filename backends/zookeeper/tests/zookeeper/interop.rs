@@ -1,7 +1,7 @@
 //! Other kinds of clients on the same path, and transactions of one's own.
 
-use distlock_core::seam::Force;
-use distlock_core::{Kind, Why};
+use distlock_core::backend::Force;
+use distlock_core::{Kind, LossReason};
 use zookeeper_client::{Acls, CreateMode, Error as Zk, LockOptions, LockPrefix};
 
 use crate::kit::{
@@ -122,12 +122,12 @@ fn revoked() {
         // Its TTL is long: it cannot be its renewal that finds out.
         let held = take(&locks, "a", LONG).await;
         look.force("a", Some(held.token()), Force::Revoke).await.unwrap();
-        assert_eq!(soon("it is told", held.lost()).await.why, Why::Revoked);
+        assert_eq!(soon("it is told", held.lost()).await.why, LossReason::Revoked);
         drop(held);
         crowd_of(&look, "a", 0).await;
         let held = take(&locks, "a", LONG).await;
         look.force("a", None, Force::Now).await.unwrap();
-        assert_eq!(soon("it is told", held.lost()).await.why, Why::Gone);
+        assert_eq!(soon("it is told", held.lost()).await.why, LossReason::Gone);
         until("free", async || look.show("a").await.unwrap().is_none()).await;
     });
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use distlock_core::seam::Ask;
+use distlock_core::backend::Ask;
 use distlock_core::url::StoreUrl;
 use distlock_core::{Error, FullName, Label, Locks, Mode, Name, Owner, Patience, ReqId, engine};
 use distlock_testkit::servers::{Server, zookeeper};

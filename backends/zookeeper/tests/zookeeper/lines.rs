@@ -1,9 +1,9 @@
 //! Reading lines: long ones, and such as move meanwhile.
 
 use distlock_core::Mode;
+use distlock_core::backend::{Force, Forced};
 use distlock_core::info::Query;
-use distlock_core::line::{Joined, LineStore, Turn, turn};
-use distlock_core::seam::{Force, Forced};
+use distlock_core::queue::{Joined, QueueStore, Turn, turn};
 use distlock_testkit::proxy::{Proxy, Way};
 use distlock_testkit::servers::{Server, four_letters, zookeeper};
 use zookeeper_client::{Acls, CreateMode};

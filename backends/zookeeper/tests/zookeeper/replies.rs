@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use distlock_core::Locks;
-use distlock_core::line::{Joined, LineStore};
+use distlock_core::queue::{Joined, QueueStore};
 use distlock_testkit::proxy::{Proxy, Way};
 use tokio::sync::Notify;
 use zookeeper_client::{Acls, CreateMode};

@@ -1,6 +1,6 @@
 //! Sessions: how long, how many, and what becomes of them.
 
-use distlock_core::Why;
+use distlock_core::LossReason;
 use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{Server, four_letters, zookeeper, zookeeper_with};
 
@@ -155,14 +155,14 @@ fn one_session() {
         // They end together, with their session.
         server.kill();
         for held in &all[..20] {
-            assert_eq!(soon("it is lost", held.lost()).await.why, Why::Expired);
+            assert_eq!(soon("it is lost", held.lost()).await.why, LossReason::Expired);
         }
     });
 }
 
 fn given_up() {
     run(async {
-        use distlock_core::line::{Joined, LineStore};
+        use distlock_core::queue::{Joined, QueueStore};
         let site = Site::new();
         let proxy = Proxy::to(server()).await.unwrap();
         let store = site.store(proxy.addr()).await;
@@ -186,7 +186,7 @@ fn given_up() {
         // Whoever repeats the leave finds it, in the session it was made in.
         until("it can be left", async || store.leave(&lost.key(), None).await.is_ok()).await;
         crowd_of(&look, "a", 0).await;
-        assert!(matches!(store.join(&lost).await.unwrap(), Joined::Spent), "it stays out");
+        assert!(matches!(store.join(&lost).await.unwrap(), Joined::Tombstoned), "it stays out");
     });
 }
 
@@ -194,7 +194,7 @@ fn given_up() {
 /// same server twice: here the bytes of the first are sent twice.
 fn swept() {
     run(async {
-        use distlock_core::line::{Joined, LineStore};
+        use distlock_core::queue::{Joined, QueueStore};
         let site = Site::new();
         let proxy = Proxy::to(server()).await.unwrap();
         let store = site.store(proxy.addr()).await;
@@ -215,8 +215,8 @@ fn swept() {
 fn proved() {
     run(async {
         use distlock_core::Mode;
-        use distlock_core::line::{Joined, LineStore, Proven};
-        use distlock_core::seam::Force;
+        use distlock_core::backend::Force;
+        use distlock_core::queue::{Joined, Proven, QueueStore};
         let site = Site::new();
         let (store, other) = (site.store(server()).await, crate::kit::raw(server()).await);
         let mut places = Vec::new();
@@ -233,8 +233,8 @@ fn proved() {
         let path = format!("{}/{}", site.node("a"), line.entries[1].spot);
         other.delete(&path, None).await.unwrap();
         let proven = async |i: usize| store.prove(&places[i].0, &places[i].1).await.unwrap();
-        assert!(matches!(proven(0).await, Proven::Lost(Why::Revoked)));
-        assert!(matches!(proven(1).await, Proven::Lost(Why::Gone)));
+        assert!(matches!(proven(0).await, Proven::Lost(LossReason::Revoked)));
+        assert!(matches!(proven(1).await, Proven::Lost(LossReason::Gone)));
         assert!(matches!(proven(2).await, Proven::Mine(_)));
     });
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock::{Clock, Error};
-use distlock_sql::{Lane, Opens, Trouble};
+use distlock_sql::{ConnectionWorker, Opens, Trouble};
 use sqlx::postgres::{PgAdvisoryLock, PgAdvisoryLockKey};
 use sqlx::{Connection, Executor, MySqlConnection, PgConnection};
 
@@ -39,8 +39,8 @@ impl Opens for Postgres {
 /// A server and one connection to it.
 #[derive(Clone)]
 pub(crate) enum Sql {
-    MySql(Arc<Lane<MySql>>),
-    Postgres(Arc<Lane<Postgres>>),
+    MySql(Arc<ConnectionWorker<MySql>>),
+    Postgres(Arc<ConnectionWorker<Postgres>>),
 }
 
 fn number(name: usize) -> i64 {
@@ -96,13 +96,13 @@ impl Sql {
     /// Another connection to the same server.
     pub(crate) fn mysql_again(url: &str) -> Self {
         let opens = Arc::new(MySql(url.to_owned()));
-        Self::MySql(Arc::new(Lane::new(opens, Clock::system(), BOUND, 1)))
+        Self::MySql(Arc::new(ConnectionWorker::new(opens, Clock::system(), BOUND, 1)))
     }
 
     /// Another connection to the same server.
     pub(crate) fn postgres_again(url: &str) -> Self {
         let opens = Arc::new(Postgres(url.to_owned()));
-        Self::Postgres(Arc::new(Lane::new(opens, Clock::system(), BOUND, 1)))
+        Self::Postgres(Arc::new(ConnectionWorker::new(opens, Clock::system(), BOUND, 1)))
     }
 
     /// One update, one commit.

@@ -25,7 +25,7 @@ pub(crate) async fn check(all: &Everywhere, printer: Printer) -> Outcome {
     // As long as the store grants, and not silently when it grants nothing yet.
     let ttl = Duration::from_secs(10).min(locks.capability().ttl_max);
     let lock = locks.lock(&name).ttl(ttl);
-    let lock = lock.on_wait(move |standing| printer.note(format!("waiting: {standing}")));
+    let lock = lock.on_wait(move |status| printer.note(format!("waiting: {status}")));
     let guard = lock.acquire().await?;
     let token = guard.token();
     let acquired = clock.now();

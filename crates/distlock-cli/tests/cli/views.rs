@@ -134,6 +134,16 @@ fn break_looks_first() {
 }
 
 #[test]
+fn check_says_that_it_creates_the_store() {
+    let scene = Scene::sqlite();
+    assert!(!scene.path("locks.db").exists());
+    assert_eq!(scene.run(&["check"]).code, 0);
+    assert!(scene.path("locks.db").exists());
+    let help = scene.run(&["check", "--help"]).out;
+    assert!(help.contains("is created"), "{help}");
+}
+
+#[test]
 fn check_tries_the_store_and_prints_what_it_promises() {
     for scene in [Scene::sqlite(), Scene::file(), Scene::memory()] {
         let text = scene.run(&["check"]);

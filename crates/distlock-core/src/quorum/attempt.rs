@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Inner;
-use super::fan::Fan;
+use super::fan_out::Fan;
 use super::holds::{Slot, SlotState};
 use super::node::{Ballot, Bid, Commit, Committed, Generation, QuorumNode, Vote};
-use crate::busy::Standing;
+use crate::busy::QueueStatus;
 use crate::clock::BootInstant;
+use crate::clock_reading::ClockReading;
 use crate::error::{Error, Kind, Outcome};
-use crate::moment::Moment;
 use crate::token::Token;
 
 /// After a win, nodes that are slower than the others are waited for at least this long.
@@ -30,7 +30,7 @@ pub(super) struct Tally {
     pub(super) trouble: Option<Error>,
     /// A node may have taken the bid, and its answer never came.
     pub(super) unsure: bool,
-    pub(super) sent: Moment,
+    pub(super) sent: ClockReading,
 }
 
 /// What an attempt came to.
@@ -62,7 +62,7 @@ impl Tally {
     }
 
     pub(super) fn spent(&self) -> usize {
-        self.count(|v| matches!(v, Vote::Spent))
+        self.count(|v| matches!(v, Vote::Tombstoned))
     }
 
     /// The nodes where something of the round may be left: it was granted, or no answer came.
@@ -73,10 +73,10 @@ impl Tally {
 
     /// Where the request stands: the holder most nodes name, the middle place in line, and when a
     /// majority could be free.
-    pub(super) fn standing(&self, majority: usize) -> Standing {
+    pub(super) fn status(&self, majority: usize) -> QueueStatus {
         let busy = || {
             self.votes.iter().flatten().filter_map(|v| match v {
-                Vote::Busy { standing, .. } => Some(standing),
+                Vote::Busy { status, .. } => Some(status),
                 _ => None,
             })
         };
@@ -89,25 +89,25 @@ impl Tally {
         let ahead = places.get(places.len() / 2).copied();
         let mut lefts: Vec<Duration> = self.votes.iter().flatten().filter_map(free_in).collect();
         lefts.sort_unstable();
-        let mut standing = Standing { ahead, ..Standing::default() };
-        standing.holder = holder;
-        standing.left = lefts.get(majority - 1).copied();
-        if standing.holder.is_none() {
-            standing.note = self.votes.iter().flatten().find_map(|v| match v {
+        let mut status = QueueStatus { ahead, ..QueueStatus::default() };
+        status.holder = holder;
+        status.left = lefts.get(majority - 1).copied();
+        if status.holder.is_none() {
+            status.note = self.votes.iter().flatten().find_map(|v| match v {
                 Vote::NotYet { why, .. } => Some(why.as_str().into()),
                 _ => None,
             });
         }
-        standing
+        status
     }
 
     /// Some granted, and nobody else is seen to hold a majority: contenders took votes from each
     /// other.
     pub(super) fn split(&self, majority: usize) -> bool {
-        let Some(holder) = self.standing(majority).holder else { return self.granted() > 0 };
+        let Some(holder) = self.status(majority).holder else { return self.granted() > 0 };
         let his = self.count(|v| match v {
-            Vote::Busy { standing, .. } => {
-                standing.holder.as_ref().is_some_and(|h| h.token == holder.token)
+            Vote::Busy { status, .. } => {
+                status.holder.as_ref().is_some_and(|h| h.token == holder.token)
             }
             _ => false,
         });
@@ -119,9 +119,9 @@ impl Tally {
 fn free_in(vote: &Vote) -> Option<Duration> {
     match vote {
         Vote::Granted { .. } => Some(Duration::ZERO),
-        Vote::Busy { standing, .. } => standing.left,
+        Vote::Busy { status, .. } => status.left,
         Vote::NotYet { left, .. } => Some(*left),
-        Vote::Spent => None,
+        Vote::Tombstoned => None,
     }
 }
 

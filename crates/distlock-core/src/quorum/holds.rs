@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::node::{Generation, Round};
+use crate::backend::{Ask, Key};
 use crate::clock::BootInstant;
+use crate::clock_reading::ClockReading;
 use crate::ids::{Owner, ReqId};
-use crate::lost::Why;
-use crate::moment::Moment;
+use crate::loss::LossReason;
 use crate::name::FullName;
-use crate::seam::{Ask, Key};
 use crate::simulation::HashMap;
 use crate::token::Token;
 
@@ -30,7 +30,7 @@ pub(super) struct SlotState {
     /// The ownership at each node, of those that count.
     pub(super) owned: Vec<Option<Generation>>,
     /// When the last question that a majority answered was sent, and what was left then.
-    pub(super) sent: Moment,
+    pub(super) sent: ClockReading,
     pub(super) left: Duration,
     pub(super) margin: Duration,
     /// The requests that share it.
@@ -42,17 +42,21 @@ pub(super) struct SlotState {
     /// Before this a release frees nothing: the longest `min_hold` of all who entered it again. The
     /// nodes know that of the first.
     pub(super) free_at: BootInstant,
+    /// The longest `min_hold` of all who entered it, that of the first included.
+    pub(super) lasts: BootInstant,
     /// A request that shared it was released in order: a later undo minds the `min_hold` of all.
     pub(super) promised: bool,
+    /// Somebody renews it until the longest `min_hold` is over.
+    pub(super) kept_on: bool,
     /// Why it was lost, if it was. Those who share it keep what is left of it at the nodes until each
     /// of them has left: whoever is not told yet may still believe in it.
-    pub(super) lost: Option<Why>,
+    pub(super) lost: Option<LossReason>,
 }
 
 impl SlotState {
     pub(super) fn new(
         owned: Vec<Option<Generation>>,
-        sent: Moment,
+        sent: ClockReading,
         left: Duration,
         margin: Duration,
     ) -> Self {
@@ -65,18 +69,20 @@ impl SlotState {
             over: false,
             detached: false,
             free_at: BootInstant::from_nanos(0),
+            lasts: BootInstant::from_nanos(0),
             promised: false,
+            kept_on: false,
             lost: None,
         }
     }
 
     /// Whether it may still be believed in.
-    pub(super) fn sound(&self, now: Moment) -> bool {
+    pub(super) fn sound(&self, now: ClockReading) -> bool {
         !self.sent.until(self.left, self.margin).left(now).is_zero()
     }
 
     /// What is left of the lease at a moment.
-    pub(super) fn left_at(&self, now: Moment) -> Duration {
+    pub(super) fn left_at(&self, now: ClockReading) -> Duration {
         self.left.saturating_sub(now.since(self.sent))
     }
 }
@@ -111,6 +117,8 @@ const FEW: usize = 64;
 pub(super) enum Left {
     /// Others share it still; whether it was lost.
     Shared { lost: bool },
+    /// The same, and it must last for the `min_hold` of one that was released.
+    Promised(Arc<Slot>),
     /// It was the last one.
     Last(Arc<Slot>),
     /// Nothing known of it.
@@ -127,7 +135,7 @@ impl Holds {
     }
 
     /// What this owner holds of a lock, and still believes in.
-    pub(super) fn of_owner(&self, ask: &Ask, now: Moment) -> Option<Arc<Slot>> {
+    pub(super) fn of_owner(&self, ask: &Ask, now: ClockReading) -> Option<Arc<Slot>> {
         let tables = self.tables();
         let slot = tables.by_owner.get(&(ask.lock.clone(), ask.owner.clone()))?;
         let believed = slot.state().sound(now);
@@ -143,6 +151,7 @@ impl Holds {
             tables.sweep_at = tables.by_req.len() * 2;
         }
         if let Some(ask) = &slot.ask {
+            slot.state().lasts = now.plus(ask.min_hold);
             tables.by_owner.insert((ask.lock.clone(), ask.owner.clone()), slot.clone());
         }
         slot.state().reqs.push(req);
@@ -159,6 +168,7 @@ impl Holds {
         }
         if !ask.min_hold.is_zero() {
             state.free_at = state.free_at.max(now.plus(ask.min_hold));
+            state.lasts = state.lasts.max(state.free_at);
         }
         if !state.reqs.contains(&req) {
             state.reqs.push(req);
@@ -169,10 +179,11 @@ impl Holds {
     }
 
     /// A request leaves its hold: released in order, or undone.
-    pub(super) fn leave(&self, req: &ReqId, released: bool) -> Left {
+    pub(super) fn leave(&self, req: &ReqId, released: bool, now: BootInstant) -> Left {
         let mut tables = self.tables();
         let Some(slot) = tables.by_req.remove(req) else {
-            // It has left already, and is what the nodes know the others' hold by.
+            // It has left already, and is what the nodes know the hold of others by, or one that is
+            // kept for its `min_hold`.
             return match tables.by_key.get(req) {
                 Some(slot) => Left::Shared { lost: slot.state().lost.is_some() },
                 None => Left::Nothing,
@@ -182,7 +193,10 @@ impl Holds {
         state.reqs.retain(|r| r != req);
         if !state.reqs.is_empty() {
             state.promised |= released;
-            return Left::Shared { lost: state.lost.is_some() };
+            let lost = state.lost.is_some();
+            let lasts = released && !lost && now < state.lasts;
+            drop(state);
+            return if lasts { Left::Promised(slot) } else { Left::Shared { lost } };
         }
         state.over = true;
         drop(state);
@@ -204,8 +218,18 @@ impl Holds {
         true
     }
 
+    /// A hold that everybody has left stays known by its request, while it is kept for its `min_hold`.
+    pub(super) fn lingers(&self, slot: &Arc<Slot>) {
+        self.tables().by_key.insert(slot.key.req, slot.clone());
+    }
+
+    /// It is over.
+    pub(super) fn forget(&self, slot: &Arc<Slot>) {
+        self.tables().forget(slot);
+    }
+
     /// A hold is lost, for all who share it; who they are. Nobody enters it any more.
-    pub(super) fn strike(&self, slot: &Arc<Slot>, why: Why) -> Vec<ReqId> {
+    pub(super) fn strike(&self, slot: &Arc<Slot>, why: LossReason) -> Vec<ReqId> {
         let mut tables = self.tables();
         let mut state = slot.state();
         state.over = true;

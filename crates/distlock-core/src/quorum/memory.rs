@@ -12,16 +12,16 @@ use super::node::{
     Ballot, Bid, Commit, Committed, Generation, Heal, NodeDue, NodeKept, QuorumNode, Round, Vote,
 };
 use super::state::{NodeOp, NodeReply, NodeRules, NodeState};
+use crate::backend::{Event, Force, Forced, Key, Released};
 use crate::capability::{Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp};
 use crate::clock::Clock;
 use crate::error::{Error, Kind};
 use crate::fault::Fault;
 use crate::ids::ReqId;
 use crate::info::{LockInfo, Query};
-use crate::lease::{Ears, Wake};
-use crate::lost::Why;
+use crate::lease::{EventSink, Wake};
+use crate::loss::LossReason;
 use crate::name::FullName;
-use crate::seam::{Event, Force, Forced, Key, Released};
 use crate::simulation;
 use crate::state::{Effects, Micros, Now};
 use crate::token::Token;
@@ -83,7 +83,7 @@ struct Shared {
     starts: AtomicU64,
     table: Mutex<Table>,
     fault: Mutex<Fault>,
-    ears: Mutex<BTreeMap<String, Ears>>,
+    sink: Mutex<BTreeMap<String, EventSink>>,
 }
 
 /// Every so many calls, locks nobody needs any more are forgotten.
@@ -129,7 +129,7 @@ impl MemoryNode {
             starts: AtomicU64::new(0),
             table: Mutex::new(table),
             fault: Mutex::default(),
-            ears: Mutex::default(),
+            sink: Mutex::default(),
         };
         let clock = shared.clock.clone();
         let (shared, via, link) = (Arc::new(shared), String::new(), AtomicU64::new(0));
@@ -249,9 +249,10 @@ impl Shared {
         let contended = effects.contended.into_iter();
         let contended = contended.map(|(r, via)| (via, Wake::Event(Event::Contended(key(r)))));
         let revoked = effects.revoked.into_iter();
-        let revoked = revoked.map(|(r, via)| (via, Wake::Event(Event::Lost(key(r), Why::Revoked))));
+        let revoked =
+            revoked.map(|(r, via)| (via, Wake::Event(Event::Lost(key(r), LossReason::Revoked))));
         for (via, wake) in turns.chain(contended).chain(revoked) {
-            let ear = lock(&self.ears).get(&via).cloned();
+            let ear = lock(&self.sink).get(&via).cloned();
             let reaches = matches!(*lock(&self.fault), Fault::None | Fault::Simulated);
             if let Some(ear) = ear.filter(|_| !self.plain && reaches) {
                 ear(wake);
@@ -403,19 +404,19 @@ impl QuorumNode for MemoryNode {
         }
     }
 
-    fn listen(&self, ears: Ears) {
-        lock(&self.shared.ears).insert(self.via.clone(), simulation::ears(ears));
+    fn listen(&self, sink: EventSink) {
+        lock(&self.shared.sink).insert(self.via.clone(), simulation::sink(sink));
     }
 
     async fn close(&self) {
-        lock(&self.shared.ears).remove(&self.via);
+        lock(&self.shared.sink).remove(&self.via);
     }
 }
 
 impl Drop for MemoryNode {
     /// Takes effect at once: nothing is told to this client any more.
     fn drop(&mut self) {
-        lock(&self.shared.ears).remove(&self.via);
+        lock(&self.shared.sink).remove(&self.via);
     }
 }
 

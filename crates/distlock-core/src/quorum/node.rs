@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::busy::Standing;
+use crate::backend::{Ask, Force, Forced, Key, Released};
+use crate::busy::QueueStatus;
 use crate::capability::Capability;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::info::{LockInfo, Query};
-use crate::lease::Ears;
-use crate::lost::Why;
+use crate::lease::EventSink;
+use crate::loss::LossReason;
 use crate::name::FullName;
-use crate::seam::{Ask, Force, Forced, Key, Released};
 use crate::state::Micros;
 use crate::token::Token;
 
@@ -84,7 +84,7 @@ pub enum Vote {
     /// Held by another request, or kept for one that is ahead in line.
     Busy {
         /// Who holds it, how many are ahead, when something could change.
-        standing: Standing,
+        status: QueueStatus,
         /// Whether the request stands in line here now. False for one that does not want to, and
         /// for a ticket that is too far from this node's clock.
         queued: bool,
@@ -97,7 +97,7 @@ pub enum Vote {
         why: String,
     },
     /// This round, or the whole request, was cancelled or released before.
-    Spent,
+    Tombstoned,
 }
 
 /// A vote, and what time it was at the node.
@@ -171,15 +171,15 @@ pub enum NodeKept {
         waiters: u32,
     },
     /// Not owned (any more), or not by that generation.
-    Lost(Why),
+    Lost(LossReason),
     /// No answer.
     Unknown(Error),
 }
 
 /// One of several independent nodes; a majority of them makes a lock.
 ///
-/// For authors of stores; users never see it. [`Quorum`](crate::quorum::Quorum) turns an odd
-/// number of them into a [`Backend`](crate::seam::Backend): majorities, tokens, waiting, healing
+/// For authors of stores; users never see it. [`QuorumDriver`](crate::quorum::QuorumDriver) turns an odd
+/// number of them into a [`Backend`](crate::backend::Backend): majorities, tokens, waiting, healing
 /// and re-entry are written there, once.
 ///
 /// # Contract
@@ -249,7 +249,7 @@ pub trait QuorumNode: Send + Sync + 'static {
 
     /// Told once, before any other call: where wake-ups go. `Turn` for the head of the line when a
     /// hold ended, `Everybody` after a gap in listening, events about holds as hints.
-    fn listen(&self, ears: Ears);
+    fn listen(&self, sink: EventSink);
 
     /// Ends connections and threads.
     fn close(&self) -> impl Future<Output = ()> + Send;

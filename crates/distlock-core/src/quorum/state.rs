@@ -9,10 +9,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::node::{Bid, Commit, Committed, Generation, Heal, NodeDue, Round, Vote};
+use crate::backend::{Force, Forced, Released};
 use crate::ids::{Owner, ReqId};
 use crate::label::Label;
-use crate::lost::Why;
-use crate::seam::{Force, Forced, Released};
+use crate::loss::LossReason;
 use crate::state::{Effects, End, Micros};
 use crate::token::Token;
 
@@ -28,7 +28,7 @@ pub struct NodeState {
     /// Who waits, in the order of tickets.
     pub line: Vec<NodeWaiter>,
     /// Rounds and requests that must never come back.
-    pub spent: VecDeque<NodeSpent>,
+    pub tombstones: VecDeque<NodeTombstone>,
 }
 
 /// One ownership.
@@ -100,7 +100,7 @@ pub struct NodeWaiter {
 
 /// Rounds of a request that must never come back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct NodeSpent {
+pub struct NodeTombstone {
     /// Which request.
     pub req: ReqId,
     /// The last round that is spent; the whole request with [`Round::ALL`].
@@ -180,7 +180,7 @@ pub enum NodeReply {
         waiters: u32,
     },
     /// To a renewal: not owned.
-    Lost(Why),
+    Lost(LossReason),
     /// To a release.
     Released(Released),
     /// To a cancel.
@@ -210,6 +210,6 @@ impl NodeState {
     pub fn is_idle(&self, now: Micros) -> bool {
         self.hold.as_ref().is_none_or(|h| h.expires <= now)
             && self.line.iter().all(|w| w.deadline <= now)
-            && self.spent.iter().all(|s| s.until <= now)
+            && self.tombstones.iter().all(|s| s.until <= now)
     }
 }

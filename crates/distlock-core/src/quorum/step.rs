@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use super::node::{Bid, Commit, Committed, Generation, Heal, NodeDue, Place, Round, Vote};
 use super::state::{
-    NodeHold, NodeOp, NodePhase, NodeReply, NodeRules, NodeSpent, NodeState, NodeStep, NodeWaiter,
-    Who,
+    NodeHold, NodeOp, NodePhase, NodeReply, NodeRules, NodeState, NodeStep, NodeTombstone,
+    NodeWaiter, Who,
 };
-use crate::busy::{Holder, Standing};
+use crate::backend::{Ask, Force, Forced, Released};
+use crate::busy::{Holder, QueueStatus};
 use crate::ids::ReqId;
 use crate::info::{HoldInfo, LockInfo, WaiterInfo};
-use crate::lost::Why;
+use crate::loss::LossReason;
 use crate::mode::Mode;
 use crate::name::FullName;
-use crate::seam::{Ask, Force, Forced, Released};
 use crate::state::{Effects, End, Micros, Now};
 use crate::token::Token;
 
@@ -54,7 +54,7 @@ impl NodeState {
     fn drop_ended(&mut self, now: Micros) {
         self.hold.take_if(|h| h.expires <= now);
         self.line.retain(|w| w.deadline > now);
-        self.spent.retain(|s| s.until > now);
+        self.tombstones.retain(|s| s.until > now);
     }
 
     fn propose(
@@ -80,8 +80,8 @@ impl NodeState {
                 effects.contended.extend(self.hold.as_ref().map(address));
             }
             let ahead = queued.then(|| self.ahead(&req));
-            let standing = Standing { ahead, ..self.standing(now.lease) };
-            return Vote::Busy { standing, queued };
+            let status = QueueStatus { ahead, ..self.status(now.lease) };
+            return Vote::Busy { status, queued };
         }
         let base = self.hi.max(now.wall.0);
         let p = bid.token.get();
@@ -110,7 +110,7 @@ impl NodeState {
             return vote;
         }
         if self.hold.is_some() {
-            return Vote::Busy { standing: self.standing(now.lease), queued: false };
+            return Vote::Busy { status: self.status(now.lease), queued: false };
         }
         let base = self.hi.max(now.wall.0);
         self.hi = self.hi.max(heal.token.get());
@@ -122,12 +122,12 @@ impl NodeState {
     /// What a round finds that this node knows already: spent, or the same grant. An earlier round
     /// of the same request is over when a later one comes.
     fn again(&mut self, req: &ReqId, round: Round, now: Micros) -> Option<Vote> {
-        if self.spent.iter().any(|s| s.req == *req && round <= s.upto) {
-            return Some(Vote::Spent);
+        if self.tombstones.iter().any(|s| s.req == *req && round <= s.upto) {
+            return Some(Vote::Tombstoned);
         }
         let hold = self.hold.as_ref().filter(|h| h.who.req == *req)?;
         if hold.phase != NodePhase::Held || hold.round > round {
-            return Some(Vote::Spent);
+            return Some(Vote::Tombstoned);
         }
         if hold.round == round {
             return Some(self.granted(now));
@@ -137,7 +137,7 @@ impl NodeState {
     }
 
     fn granted(&self, now: Micros) -> Vote {
-        let Some(h) = &self.hold else { return Vote::Spent };
+        let Some(h) = &self.hold else { return Vote::Tombstoned };
         Vote::Granted {
             accepted: h.accepted,
             base: Some(h.base),
@@ -213,7 +213,7 @@ impl NodeState {
     fn renew(&mut self, due: &NodeDue, now: Micros) -> NodeReply {
         let waiters = self.waiters(&due.key.req);
         let Some(hold) = self.hold.as_mut().filter(|h| h.who.req == due.key.req) else {
-            return NodeReply::Lost(Why::Gone);
+            return NodeReply::Lost(LossReason::Gone);
         };
         let meant = due.generation.map_or(!hold.healed, |g| g == hold.generation);
         match hold.phase {
@@ -224,8 +224,8 @@ impl NodeState {
                 let (generation, token) = (hold.generation, hold.token);
                 NodeReply::Kept { generation, left: hold.expires.since(now), token, waiters }
             }
-            NodePhase::Revoked => NodeReply::Lost(Why::Revoked),
-            NodePhase::Held | NodePhase::Lingering => NodeReply::Lost(Why::Gone),
+            NodePhase::Revoked => NodeReply::Lost(LossReason::Revoked),
+            NodePhase::Held | NodePhase::Lingering => NodeReply::Lost(LossReason::Gone),
         }
     }
 
@@ -236,9 +236,9 @@ impl NodeState {
         rules: &NodeRules,
         effects: &mut Effects,
     ) -> Released {
-        let whole = |s: &NodeSpent| s.req == *req && s.upto == Round::ALL;
+        let whole = |s: &NodeTombstone| s.req == *req && s.upto == Round::ALL;
         let hold = self.hold.as_mut().filter(|h| h.who.req == *req);
-        let (end, from) = match (hold, self.spent.iter().find(|s| whole(s))) {
+        let (end, from) = match (hold, self.tombstones.iter().find(|s| whole(s))) {
             // How it ended first is how it ended.
             (None, Some(spent)) => (spent.end, now),
             (None, None) => (End::Cancelled, now),
@@ -317,17 +317,17 @@ impl NodeState {
     /// Remembers that rounds have ended. How a whole request ended first stays.
     fn spend(&mut self, req: ReqId, upto: Round, end: End, from: Micros, rules: &NodeRules) {
         let until = from.plus(rules.tombstone);
-        let before = self.spent.iter().position(|s| s.req == req);
-        let spent = match before.and_then(|i| self.spent.remove(i)) {
-            Some(old) if old.upto >= upto => NodeSpent { until: until.max(old.until), ..old },
-            Some(old) => NodeSpent { req, upto, end, until: until.max(old.until) },
-            None => NodeSpent { req, upto, end, until },
+        let before = self.tombstones.iter().position(|s| s.req == req);
+        let spent = match before.and_then(|i| self.tombstones.remove(i)) {
+            Some(old) if old.upto >= upto => NodeTombstone { until: until.max(old.until), ..old },
+            Some(old) => NodeTombstone { req, upto, end, until: until.max(old.until) },
+            None => NodeTombstone { req, upto, end, until },
         };
-        while self.spent.len() >= rules.spent_cap.max(1) {
-            self.spent.pop_front();
+        while self.tombstones.len() >= rules.spent_cap.max(1) {
+            self.tombstones.pop_front();
         }
         if rules.spent_cap > 0 {
-            self.spent.push_back(spent);
+            self.tombstones.push_back(spent);
         }
     }
 
@@ -360,13 +360,13 @@ impl NodeState {
         u32::try_from(ahead).unwrap_or(u32::MAX)
     }
 
-    fn standing(&self, now: Micros) -> Standing {
+    fn status(&self, now: Micros) -> QueueStatus {
         let ends = match &self.hold {
             Some(hold) => Some(hold.expires),
             None => self.line.iter().filter(|w| w.backed).map(|w| w.deadline).max(),
         };
         let holder = self.hold.as_ref().and_then(|h| h.seen_by_others(now));
-        Standing { holder, left: ends.map(|e| e.since(now)), ..Standing::default() }
+        QueueStatus { holder, left: ends.map(|e| e.since(now)), ..QueueStatus::default() }
     }
 
     /// This lock as an operator sees it at this node; `None` when there is nothing to see.

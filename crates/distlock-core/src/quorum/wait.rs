@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use super::Inner;
 use super::attempt::{Tally, Verdict};
-use super::bells::Bell;
-use super::debts::Ending;
 use super::holds::Slot;
 use super::node::{Bid, Place, QuorumNode, Round, Vote};
-use crate::busy::Standing;
+use super::unacknowledged::Ending;
+use super::waiters::Bell;
+use crate::backend::{Ask, Attempt, Grant, Kept, Watcher};
+use crate::busy::QueueStatus;
 use crate::clock::BootInstant;
 use crate::error::{Error, Kind};
-use crate::seam::{Ask, Attempt, Grant, Kept, Watcher};
 use crate::token::TokenRange;
 use crate::ttl::Patience;
 
@@ -36,7 +36,7 @@ const SPLITS: u32 = 4;
 /// What a waiter remembers between two attempts.
 struct Wait {
     place: Place,
-    last: Standing,
+    last: QueueStatus,
     round: Round,
     /// The round was numbered before any node had told its time.
     blind: bool,
@@ -53,7 +53,7 @@ struct Wait {
 impl<N: QuorumNode> Inner<N> {
     pub(super) async fn acquire(
         &self,
-        ask: &Ask,
+        ask: Arc<Ask>,
         seen: Option<Watcher<'_>>,
     ) -> Result<Attempt, Error> {
         let start = self.clock().now();
@@ -63,15 +63,14 @@ impl<N: QuorumNode> Inner<N> {
             Patience::Forever => BootInstant::FAR,
         };
         let patient = ask.patience != Patience::Never;
-        if let Some(replay) = self.replay(ask) {
+        if let Some(replay) = self.replay(&ask) {
             return Ok(Attempt::Granted(replay));
         }
-        let ask = Arc::new(ask.clone());
         let enough = u32::try_from(self.majority).unwrap_or(u32::MAX);
         let hung = self.bells.hang(&ask, enough);
         let mut wait = Wait {
             place: self.fresh_place(&ask),
-            last: Standing::default(),
+            last: QueueStatus::default(),
             blind: self.drift.latest(self.clock()).is_none(),
             round: self.next_round(),
             splits: 0,
@@ -212,21 +211,21 @@ impl<N: QuorumNode> Inner<N> {
                 tracing::info!(lock = %ask.lock, store = self.site, "{why}");
             }
         }
-        let mut standing = tally.standing(self.majority);
+        let mut status = tally.status(self.majority);
         if tally.answered() < self.majority {
             let (answered, all) = (tally.answered(), self.nodes.len());
-            standing = Standing::default();
-            standing.note = Some(format!("{answered} of {all} nodes answer; asking again").into());
+            status = QueueStatus::default();
+            status.note = Some(format!("{answered} of {all} nodes answer; asking again").into());
         }
-        if changed(&wait.last, &standing) {
-            tracing::debug!(lock = %ask.lock, %standing, "waiting");
+        if changed(&wait.last, &status) {
+            tracing::debug!(lock = %ask.lock, %status, "waiting");
             if let Some(seen) = seen {
-                seen(&standing);
+                seen(&status);
             }
         }
-        let left = standing.left;
-        let next = standing.ahead.is_none_or(|ahead| ahead == 0);
-        wait.last = standing;
+        let left = status.left;
+        let next = status.ahead.is_none_or(|ahead| ahead == 0);
+        wait.last = status;
         let news = wait.place.backed;
         wait.place.backed = tally.queued() >= self.majority;
         if !wait.place.backed && tally.answered() >= self.majority {
@@ -290,13 +289,13 @@ fn random_byte() -> u8 {
 }
 
 /// Whether people would call it news: another holder or another place.
-fn changed(last: &Standing, now: &Standing) -> bool {
-    let token = |s: &Standing| s.holder.as_ref().map(|h| h.token);
-    let note = |s: &Standing| s.note.is_some();
+fn changed(last: &QueueStatus, now: &QueueStatus) -> bool {
+    let token = |s: &QueueStatus| s.holder.as_ref().map(|h| h.token);
+    let note = |s: &QueueStatus| s.note.is_some();
     token(last) != token(now)
         || last.ahead != now.ahead
         || note(last) != note(now)
-        || *last == Standing::default()
+        || *last == QueueStatus::default()
 }
 
 fn spent() -> Error {

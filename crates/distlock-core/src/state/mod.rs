@@ -4,9 +4,9 @@
 //! translations of it, held to it by generated sequences of operations run on both. It knows no
 //! I/O and no clock: every call is told what time it is.
 
-pub mod answer;
 mod brief;
 mod op;
+mod queue;
 mod rules;
 mod step;
 mod view;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use op::{Claim, Effects, Left, Op, Pulse, Refusal, Reply, Step};
+pub use queue::Queue;
 pub use rules::Rules;
 
 use crate::ids::ReqId;
@@ -58,16 +59,16 @@ pub struct LockState {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<Hold>,
     /// Who waits, in the order of arrival.
-    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub queue: VecDeque<Waiter>,
+    #[serde(default, skip_serializing_if = "brief::is_usual")]
+    pub queue: Queue,
     /// The highest token ever given out.
     pub hi: u64,
     /// Nobody is granted before this: a hold with a lock-delay expired.
     #[serde(default, skip_serializing_if = "brief::is_usual")]
     pub delay_until: Micros,
     /// Requests that were cancelled or released and must never come back.
-    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub spent: VecDeque<Spent>,
+    #[serde(default, rename = "spent", skip_serializing_if = "VecDeque::is_empty")]
+    pub tombstones: VecDeque<Tombstone>,
 }
 
 /// One hold.
@@ -119,13 +120,13 @@ pub struct Waiter {
     pub deadline: Micros,
     /// Could not be reached when it was promoted, or did not confirm in time: passed over, but it
     /// keeps its place until it is heard of again.
-    #[serde(default, skip_serializing_if = "brief::is_usual")]
-    pub deaf: bool,
+    #[serde(default, rename = "deaf", skip_serializing_if = "brief::is_usual")]
+    pub unreachable: bool,
 }
 
 /// A request that must never come back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct Spent {
+pub struct Tombstone {
     /// Which.
     pub req: ReqId,
     /// How it ended.
@@ -135,7 +136,7 @@ pub struct Spent {
 }
 
 /// How a request ended.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
     /// Given back by its holder.
@@ -160,7 +161,7 @@ impl LockState {
         };
         self.holds.iter().all(over)
             && self.queue.iter().all(|w| w.deadline <= now)
-            && self.spent.iter().all(|s| s.until <= now)
+            && self.tombstones.iter().all(|s| s.until <= now)
             && self.delay_until <= now
     }
 

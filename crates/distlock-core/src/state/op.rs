@@ -6,12 +6,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::brief;
+use crate::backend::{Ask, Force, Forced};
 use crate::busy::Holder;
+use crate::error::{Error, Kind};
 use crate::ids::{Owner, ReqId};
 use crate::label::Label;
-use crate::lost::Why;
+use crate::loss::LossReason;
 use crate::mode::Mode;
-use crate::seam::{Ask, Force};
 use crate::token::Token;
 
 /// What a request wants. Durations only: the store's clock alone counts.
@@ -166,7 +167,7 @@ pub enum Reply {
     /// Can never be granted as it stands.
     Refused(Refusal),
     /// This request was ended before, and stays so.
-    Spent(super::End),
+    Tombstoned(super::End),
     /// Where the waiter is.
     Pulse(Pulse),
     /// Renewed.
@@ -177,7 +178,7 @@ pub enum Reply {
         waiters: u32,
     },
     /// Not held (any more).
-    Lost(Why),
+    Lost(LossReason),
     /// Given back.
     Released,
     /// Undone.
@@ -188,6 +189,26 @@ pub enum Reply {
     NoMatch,
     /// Time was allowed to do its work.
     Settled,
+}
+
+impl Reply {
+    /// As the answer to a forced release.
+    ///
+    /// # Errors
+    /// When it answers another operation.
+    pub fn forced(self) -> Result<Forced, Error> {
+        match self {
+            Self::Forced => Ok(Forced::Done),
+            Self::NoMatch => Ok(Forced::NoMatch),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// The error of a reply that its operation cannot have: a fault of the store.
+    #[must_use]
+    pub fn unexpected(&self) -> Error {
+        Error::new(Kind::Store, format!("an answer to another question: {self:?}")).unknown()
+    }
 }
 
 /// What a heartbeat found.

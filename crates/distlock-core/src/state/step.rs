@@ -6,20 +6,18 @@
 //! 3. the head of the line is promoted while it is compatible with every holder;
 //! 4. then the operation itself.
 
-use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{
     Claim, Effects, End, Hold, Left, LockState, Micros, Now, Op, Phase, Pulse, Refusal, Reply,
-    Rules, Spent, Step, Waiter,
+    Rules, Step, Tombstone, Waiter,
 };
+use crate::backend::Force;
 use crate::busy::Holder;
 use crate::ids::ReqId;
-use crate::lost::Why;
+use crate::loss::LossReason;
 use crate::mode::Mode;
-use crate::seam::Force;
-use crate::teeth::{self, Bug};
 use crate::token::{Token, TokenRange};
 
 impl LockState {
@@ -44,12 +42,7 @@ impl LockState {
     }
 
     pub(super) fn drop_ended(&mut self, now: Micros) {
-        let early = |h: &Hold| match teeth::bites(Bug::StoreEndsEarly) {
-            true => h.claim.ttl / 2,
-            false => Duration::ZERO,
-        };
-        let ended: Vec<Hold> =
-            self.holds.extract_if(.., |h| h.expires <= now.plus(early(h))).collect();
+        let ended: Vec<Hold> = self.holds.extract_if(.., |h| h.expires <= now).collect();
         for hold in ended {
             match hold.phase {
                 // Only a holder that may still believe in its hold is a reason to wait on.
@@ -64,8 +57,8 @@ impl LockState {
                 Phase::Held | Phase::Revoked | Phase::Lingering => {}
             }
         }
-        self.queue.retain(|w| w.deadline > now || teeth::bites(Bug::DeadWaiterKeepsTurn));
-        self.spent.retain(|s| s.until > now);
+        self.queue.drop_silent(now);
+        self.tombstones.retain(|s| s.until > now);
     }
 
     /// A waiter that speaks up is alive, and reachable where it speaks from. A heartbeat comes from
@@ -76,14 +69,13 @@ impl LockState {
             Op::Heartbeat { req, wait } => (req, wait, None),
             _ => return,
         };
-        let heard = if let Some(w) = self.queue.iter_mut().find(|w| w.claim.req == *req) {
-            w.heard_of(now.plus(*wait));
-            &mut w.claim
-        } else if let Some(i) = self.hold_of(req)
-            && let Phase::Claimed { deadline, .. } = &mut self.holds[i].phase
-        {
+        // Holds first: they are few, and a request that is among them is not in line.
+        let heard = if let Some(i) = self.hold_of(req) {
+            let Phase::Claimed { deadline, .. } = &mut self.holds[i].phase else { return };
             *deadline = (*deadline).max(now.plus(*wait));
             &mut self.holds[i].claim
+        } else if let Some(place) = self.queue.place(req) {
+            &mut self.queue.hear(place, now.plus(*wait)).claim
         } else {
             return;
         };
@@ -92,8 +84,7 @@ impl LockState {
         }
     }
 
-    /// Hears of many waiters at one moment: what a heartbeat for each would do, in one pass over the
-    /// line. All are heard of before anybody is promoted. Answers in the order of the questions.
+    /// Hears of many waiters at one moment: what a heartbeat for each would do. All are heard of before anybody is promoted. Answers in the order of the questions.
     pub fn beat(
         &mut self,
         waiting: &[(ReqId, Duration)],
@@ -102,30 +93,14 @@ impl LockState {
     ) -> (Vec<Pulse>, Effects) {
         let mut effects = Effects::default();
         self.drop_ended(now.lease);
-        let waits: HashMap<_, _> = waiting.iter().copied().collect();
-        for w in &mut self.queue {
-            if let Some(wait) = waits.get(&w.claim.req) {
-                w.heard_of(now.lease.plus(*wait));
-            }
+        if waiting.len() > 1 {
+            self.queue.index();
         }
-        for h in &mut self.holds {
-            if let (Phase::Claimed { deadline, .. }, Some(wait)) =
-                (&mut h.phase, waits.get(&h.claim.req))
-            {
-                *deadline = (*deadline).max(now.lease.plus(*wait));
-            }
+        for (req, wait) in waiting {
+            self.hear(&Op::Heartbeat { req: *req, wait: *wait }, now.lease);
         }
         self.promote(now, rules, &mut effects);
-        let places: HashMap<_, _> =
-            self.queue.iter().enumerate().map(|(i, w)| (w.claim.req, (i, w.claim.mode))).collect();
-        let pulse = |(req, _): &(ReqId, Duration)| match places.get(req) {
-            Some((place, mode)) => Pulse::Queued {
-                ahead: u32::try_from(*place).unwrap_or(u32::MAX),
-                left: self.ends(*mode, now.lease),
-            },
-            None => self.pulse_of_hold(req).unwrap_or(Pulse::Unknown),
-        };
-        (waiting.iter().map(pulse).collect(), effects)
+        (waiting.iter().map(|(req, _)| self.pulse(req, now.lease)).collect(), effects)
     }
 
     /// Grants the head while it fits, as a claim that its waiter must confirm. A waiter whose owner
@@ -142,21 +117,22 @@ impl LockState {
     }
 
     fn next_up(&self, now: Micros) -> Option<usize> {
-        let again = self.queue.iter().position(|w| !w.deaf && self.joins(&w.claim).is_some());
+        let waits_too = |h: &Hold| h.phase == Phase::Held && self.queue.may_have(&h.claim.owner);
+        let again = match self.holds.iter().any(waits_too) {
+            true => {
+                self.queue.iter().position(|w| !w.unreachable && self.joins(&w.claim).is_some())
+            }
+            false => None,
+        };
         again.or_else(|| {
-            let hears = |w: &Waiter| !w.deaf || teeth::bites(Bug::DeadWaiterKeepsTurn);
-            let head = match teeth::bites(Bug::LastComeFirstServed) {
-                true => self.queue.iter().rposition(hears)?,
-                false => self.queue.iter().position(hears)?,
-            };
+            let head = self.queue.iter().position(|w| !w.unreachable)?;
             (now >= self.delay_until && self.fits(self.queue[head].claim.mode)).then_some(head)
         })
     }
 
     /// The hold that lets this claim in as a re-entry.
     fn joins(&self, claim: &Claim) -> Option<&Hold> {
-        let owner = |h: &Hold| h.claim.owner == claim.owner || teeth::bites(Bug::AnybodyReenters);
-        let same = |h: &&Hold| owner(h) && h.claim.mode == claim.mode;
+        let same = |h: &&Hold| h.claim.owner == claim.owner && h.claim.mode == claim.mode;
         self.holds.iter().filter(|h| h.phase == Phase::Held).find(same)
     }
 
@@ -175,8 +151,8 @@ impl LockState {
 
     fn grant(&mut self, claim: Claim, phase: Phase, until: Micros, now: Now, rules: &Rules) {
         let (token, block) = match self.joins(&claim) {
-            Some(h) if !teeth::bites(Bug::TokenRisesOnReentry) => (h.token, h.block),
-            _ => self.next_tokens(claim.block, now.wall, rules),
+            Some(h) => (h.token, h.block),
+            None => self.next_tokens(claim.block, now.wall, rules),
         };
         self.holds.push(Hold { claim, token, block, expires: until, granted: now.lease, phase });
     }
@@ -185,9 +161,6 @@ impl LockState {
     /// wall does while this state is kept, and rising past a loss of it while the wall is right.
     /// A block is cut rather than let `hi` run ahead of the wall.
     fn next_tokens(&mut self, wish: NonZeroU32, wall: Micros, rules: &Rules) -> (u64, u32) {
-        if teeth::bites(Bug::TokenStartsAgain) {
-            return (1, 1);
-        }
         let token = self.hi.saturating_add(1).max(wall.0).min(Token::MAX.get());
         let room = wall.plus(rules.ahead).0.saturating_sub(token).max(1);
         let block = u64::from(wish.get()).min(room);
@@ -203,8 +176,8 @@ impl LockState {
         rules: &Rules,
         effects: &mut Effects,
     ) -> Reply {
-        if let Some(spent) = self.spent.iter().find(|s| s.req == claim.req) {
-            return Reply::Spent(spent.end);
+        if let Some(spent) = self.tombstones.iter().find(|s| s.req == claim.req) {
+            return Reply::Tombstoned(spent.end);
         }
         if let Some(i) = self.hold_of(&claim.req) {
             return self.again(i, claim, now, rules, effects);
@@ -213,14 +186,11 @@ impl LockState {
             self.leave(&claim.req, now, rules, effects);
             return Reply::Refused(refusal);
         }
-        let nobody_ahead = self.queue.iter().all(|w| w.deaf);
+        let nobody_ahead = self.queue.iter().all(|w| w.unreachable);
         let free = now.lease >= self.delay_until && nobody_ahead && self.fits(claim.mode);
         if free || self.joins(claim).is_some() {
-            self.queue.retain(|w| w.claim.req != claim.req);
-            let until = match teeth::bites(Bug::NoExpiry) {
-                true => now.lease.plus(Duration::from_secs(86_400)),
-                false => now.lease.plus(claim.ttl),
-            };
+            self.queue.leave(&claim.req);
+            let until = now.lease.plus(claim.ttl);
             self.grant(claim.clone(), Phase::Held, until, now, rules);
             return self.granted(self.holds.len() - 1, now.lease);
         }
@@ -229,27 +199,28 @@ impl LockState {
             let ahead = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
             return Reply::Busy { ahead, why: self.left(claim.mode, now.lease) };
         };
-        if !self.queue.iter().any(|w| w.claim.req == claim.req) {
+        if self.queue.place(&claim.req).is_none() {
             if self.queue.is_empty() {
                 effects.contended.extend(self.holds.iter().map(Hold::address));
             }
-            self.queue.push_back(Waiter {
+            self.queue.insert(Waiter {
                 claim: claim.clone(),
                 since: self.next_since(now.lease),
                 deadline: now.lease.plus(wait),
-                deaf: false,
+                unreachable: false,
             });
         }
         Reply::Waiting { ahead: self.ahead(&claim.req), why: self.left(claim.mode, now.lease) }
     }
 
-    /// A place behind everybody in line and everybody who may be put back there.
+    /// A place behind everybody in line and everybody who may be put back there. The line is in the
+    /// order of its places.
     fn next_since(&self, now: Micros) -> Micros {
         let claimed = self.holds.iter().filter_map(|h| match h.phase {
             Phase::Claimed { since, .. } => Some(since),
             _ => None,
         });
-        let last = self.queue.iter().map(|w| w.since).chain(claimed).max();
+        let last = self.queue.back().map(|w| w.since).into_iter().chain(claimed).max();
         last.map_or(now, |last| now.max(Micros(last.0.saturating_add(1))))
     }
 
@@ -265,8 +236,8 @@ impl LockState {
         let hold = &mut self.holds[i];
         match hold.phase {
             Phase::Held => {}
-            Phase::Lingering => return Reply::Spent(End::Released),
-            Phase::Revoked => return Reply::Spent(End::Cancelled),
+            Phase::Lingering => return Reply::Tombstoned(End::Released),
+            Phase::Revoked => return Reply::Tombstoned(End::Cancelled),
             Phase::Claimed { .. } => {
                 hold.phase = Phase::Held;
                 hold.granted = now.lease;
@@ -307,7 +278,7 @@ impl LockState {
         if let Some(pulse) = self.pulse_of_hold(req) {
             return pulse;
         }
-        match self.queue.iter().position(|w| w.claim.req == *req) {
+        match self.queue.place(req) {
             Some(place) => Pulse::Queued {
                 ahead: u32::try_from(place).unwrap_or(u32::MAX),
                 left: self.ends(self.queue[place].claim.mode, now),
@@ -318,34 +289,28 @@ impl LockState {
 
     fn renew(&mut self, req: &ReqId, ttl: Duration, now: Micros) -> Reply {
         let waiters = self.waiters();
-        let Some(i) = self.hold_of(req) else {
-            return match teeth::bites(Bug::RenewSaysYes) {
-                true => Reply::Renewed { remaining: ttl, waiters },
-                false => Reply::Lost(Why::Gone),
-            };
-        };
+        let Some(i) = self.hold_of(req) else { return Reply::Lost(LossReason::Gone) };
         let hold = &mut self.holds[i];
         match hold.phase {
             Phase::Held => {
                 hold.expires = hold.expires.max(now.plus(ttl));
                 Reply::Renewed { remaining: hold.expires.since(now), waiters }
             }
-            Phase::Revoked => Reply::Lost(Why::Revoked),
-            Phase::Claimed { .. } | Phase::Lingering => Reply::Lost(Why::Gone),
+            Phase::Revoked => Reply::Lost(LossReason::Revoked),
+            Phase::Claimed { .. } | Phase::Lingering => Reply::Lost(LossReason::Gone),
         }
     }
 
     fn release(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) -> Reply {
-        let any = teeth::bites(Bug::ReleaseWithoutOwner) && !self.holds.is_empty();
-        let Some(i) = self.hold_of(req).or(any.then_some(0)) else {
-            let released = |s: &Spent| s.req == *req && s.end == End::Released;
-            if self.spent.iter().any(released) {
+        let Some(i) = self.hold_of(req) else {
+            let released = |s: &Tombstone| s.req == *req && s.end == End::Released;
+            if self.tombstones.iter().any(released) {
                 return Reply::Released;
             }
             // Too late, but its holder is done with it: an acquire still under way must not bring
             // it back. On record as cancelled, so that a replay does not claim that it was held.
             self.cancel(req, now, rules, effects);
-            return Reply::Lost(Why::Gone);
+            return Reply::Lost(LossReason::Gone);
         };
         let hold = &mut self.holds[i];
         let reply = match hold.phase {
@@ -359,7 +324,7 @@ impl LockState {
             }
             Phase::Held | Phase::Claimed { .. } => Reply::Released,
             // Its end is on record as a cancel already, and a replay of this must not say more.
-            Phase::Revoked => Reply::Lost(Why::Revoked),
+            Phase::Revoked => Reply::Lost(LossReason::Revoked),
         };
         self.holds.remove(i);
         self.spend(*req, End::Released, now.lease, rules);
@@ -368,11 +333,9 @@ impl LockState {
     }
 
     fn cancel(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) -> Reply {
-        self.queue.retain(|w| w.claim.req != *req);
+        self.queue.leave(req);
         self.holds.retain(|h| h.claim.req != *req || h.phase == Phase::Lingering);
-        if !teeth::bites(Bug::NoTombstone) {
-            self.spend(*req, End::Cancelled, now.lease, rules);
-        }
+        self.spend(*req, End::Cancelled, now.lease, rules);
         self.promote(now, rules, effects);
         Reply::Cancelled
     }
@@ -398,9 +361,7 @@ impl LockState {
             // Nobody believes in a claim or in a hold that was released: those end at once.
             let believed = matches!(hold.phase, Phase::Held | Phase::Revoked);
             match how {
-                Force::Revoke if believed && !teeth::bites(Bug::RevokeFreesAtOnce) => {
-                    hold.phase = Phase::Revoked;
-                }
+                Force::Revoke if believed => hold.phase = Phase::Revoked,
                 _ => hold.expires = now.lease,
             }
             taken.push((hold.claim.req, hold.expires));
@@ -431,7 +392,7 @@ impl LockState {
             self.pass_over(claim, since, deadline, now.lease);
         }
         if gone {
-            self.queue.retain(|w| w.claim.req != *req);
+            self.queue.leave(req);
         }
         self.promote(now, rules, effects);
         Reply::Settled
@@ -439,37 +400,38 @@ impl LockState {
 
     /// Takes a request out of the line, and lets in whom it kept waiting.
     fn leave(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) {
-        self.queue.retain(|w| w.claim.req != *req);
+        self.queue.leave(req);
         self.promote(now, rules, effects);
     }
 
     /// Puts a promoted waiter back to its place in line, passed over until it is heard of.
     fn pass_over(&mut self, claim: Claim, since: Micros, deadline: Micros, now: Micros) {
-        if deadline > now || teeth::bites(Bug::DeadWaiterKeepsTurn) {
-            let place = self.queue.partition_point(|w| w.since < since);
-            self.queue.insert(place, Waiter { claim, since, deadline, deaf: true });
+        if deadline > now {
+            self.queue.insert(Waiter { claim, since, deadline, unreachable: true });
         }
     }
 
-    /// Remembers that a request has ended, for a while after `from`. How it ended first stays.
+    /// Remembers that a request has ended, for a while after `from`. How it ended first stays; but
+    /// released and then cancelled it counts as cancelled: a copy of it may be under way, and few
+    /// released requests are remembered.
     fn spend(&mut self, req: ReqId, end: End, from: Micros, rules: &Rules) {
-        let before = self.spent.iter().position(|s| s.req == req);
-        let before = before.and_then(|i| self.spent.remove(i));
+        let before = self.tombstones.iter().position(|s| s.req == req);
+        let before = before.and_then(|i| self.tombstones.remove(i));
         let until = from.plus(rules.tombstone);
-        let (end, until) = before.map_or((end, until), |s| (s.end, until.max(s.until)));
+        let (end, until) = before.map_or((end, until), |s| (end.max(s.end), until.max(s.until)));
         let cap = match end {
             End::Released => rules.released_cap,
             End::Cancelled => rules.cancelled_cap,
         };
-        let alike = self.spent.iter().filter(|s| s.end == end).count();
+        let alike = self.tombstones.iter().filter(|s| s.end == end).count();
         let mut surplus = (alike + 1).saturating_sub(cap);
-        self.spent.retain(|s| {
+        self.tombstones.retain(|s| {
             let drop = surplus > 0 && s.end == end;
             surplus -= usize::from(drop);
             !drop
         });
         if cap > 0 {
-            self.spent.push_back(Spent { req, end, until });
+            self.tombstones.push_back(Tombstone { req, end, until });
         }
     }
 
@@ -495,8 +457,7 @@ impl LockState {
     }
 
     fn ahead(&self, req: &ReqId) -> u32 {
-        let place = self.queue.iter().position(|w| w.claim.req == *req);
-        u32::try_from(place.unwrap_or(self.queue.len())).unwrap_or(u32::MAX)
+        u32::try_from(self.queue.place(req).unwrap_or(self.queue.len())).unwrap_or(u32::MAX)
     }
 
     /// Who is in the way, and when time alone could change that.
@@ -519,13 +480,6 @@ impl LockState {
     fn holder(&self, now: Micros) -> Option<Holder> {
         let hold = self.holds.first()?;
         Some(hold.seen_by_others(now))
-    }
-}
-
-impl Waiter {
-    fn heard_of(&mut self, deadline: Micros) {
-        self.deadline = self.deadline.max(deadline);
-        self.deaf = false;
     }
 }
 

@@ -7,6 +7,8 @@ use crate::Outcome;
 struct Stopped {
     memory: Memory,
     stopped: Arc<AtomicBool>,
+    /// How many seconds later an acquire is answered.
+    slow: Arc<AtomicUsize>,
 }
 
 impl Stopped {
@@ -27,25 +29,15 @@ impl LeaseStore for Stopped {
     fn clock(&self) -> &Clock {
         self.memory.clock()
     }
-    async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
         self.answers().await;
-        self.memory.acquire(ask, wait).await
-    }
-    async fn heartbeat(&self, waiting: &[(Key, Duration)]) -> Result<Vec<Pulse>, Error> {
-        self.answers().await;
-        self.memory.heartbeat(waiting).await
-    }
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        self.answers().await;
-        self.memory.renew(due).await
-    }
-    async fn release(&self, key: &Key, requeue: Option<&Ask>) -> Result<Released, Error> {
-        self.answers().await;
-        self.memory.release(key, requeue).await
-    }
-    async fn cancel(&self, key: &Key) -> Result<(), Error> {
-        self.answers().await;
-        self.memory.cancel(key).await
+        let acquires = matches!(moves[..], [Move::Acquire(..)]);
+        let replies = self.memory.play(class, moves).await;
+        if acquires {
+            let slow = self.slow.load(Ordering::SeqCst);
+            self.clock().sleep(Duration::from_secs(slow as u64)).await;
+        }
+        replies
     }
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
         self.memory.inspect(query).await
@@ -58,8 +50,8 @@ impl LeaseStore for Stopped {
     ) -> Result<Forced, Error> {
         self.memory.force(lock, token, how).await
     }
-    fn listen(&self, ears: Ears) {
-        self.memory.listen(ears);
+    fn listen(&self, sink: EventSink) {
+        self.memory.listen(sink);
     }
     async fn close(&self) {
         self.answers().await;
@@ -71,6 +63,7 @@ struct Stoppable {
     memory: Memory,
     clock: Clock,
     stopped: Arc<AtomicBool>,
+    slow: Arc<AtomicUsize>,
     locks: Locks,
 }
 
@@ -78,10 +71,11 @@ fn stoppable() -> Stoppable {
     let clock = Clock::held();
     let memory = Memory::on(clock.clone());
     let stopped = Arc::<AtomicBool>::default();
-    let store = Stopped { memory: memory.client(), stopped: stopped.clone() };
-    let backend: Arc<dyn Backend> = Arc::new(Leased::new(store));
+    let slow = Arc::<AtomicUsize>::default();
+    let store = Stopped { memory: memory.client(), stopped: stopped.clone(), slow: slow.clone() };
+    let backend: Arc<dyn Backend> = Arc::new(LeaseDriver::new(store));
     let locks = Locks::options().ttl(TTL).open(backend).unwrap();
-    Stoppable { memory, clock, stopped, locks }
+    Stoppable { memory, clock, stopped, slow, locks }
 }
 
 /// Lets time pass until a task has ended, and says how much.
@@ -110,6 +104,19 @@ async fn a_timed_acquire_ends_in_time_at_a_store_that_says_nothing() {
         assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, Outcome::Unknown), "{e}");
         assert!(e.hint().is_some_and(|h| h.contains("background")), "{e:?}");
     }
+}
+
+/// A grant whose lease is over when it arrives is asked for again; all that is still one try.
+#[tokio::test]
+async fn a_try_ends_in_time_though_every_grant_comes_too_late() {
+    let s = stoppable();
+    s.slow.store(6, Ordering::SeqCst);
+    let lock = s.locks.lock("a").ttl(Duration::from_secs(3));
+    let task = tokio::spawn(async move { lock.try_acquire().await.map(|r| r.map(drop)) });
+    let (took, answer) = lasts(&s.clock, task).await;
+    assert!(took <= Duration::from_millis(11_200), "{took:?}");
+    let e = answer.unwrap_err();
+    assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, Outcome::Unknown), "{e}");
 }
 
 #[tokio::test]
@@ -144,7 +151,29 @@ async fn closing_ends_in_time_at_a_store_that_says_nothing() {
     let (took, closed) = lasts(&s.clock, tokio::spawn(async move { locks.close().await })).await;
     assert!(took <= Duration::from_millis(6500), "{took:?}");
     assert_eq!(closed.left, 1);
-    assert_eq!(guard.check().unwrap_err().why, Why::Closed);
+    assert_eq!(guard.check().unwrap_err().why, LossReason::Closed);
+}
+
+/// What is given up because its lease is over is no sign of life: only acknowledgements prolong a close.
+#[tokio::test]
+async fn closing_is_not_prolonged_by_what_is_given_up() {
+    let s = stoppable();
+    let mut guards = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        guards.push(s.locks.lock(name).await.unwrap());
+    }
+    s.stopped.store(true, Ordering::SeqCst);
+    // They are given up one after the other, four seconds apart.
+    for guard in guards {
+        drop(guard);
+        let clock = s.clock.clone();
+        let pause = tokio::spawn(async move { clock.sleep(Duration::from_secs(4)).await });
+        lasts(&s.clock, pause).await;
+    }
+    let locks = s.locks.clone();
+    let (took, closed) = lasts(&s.clock, tokio::spawn(async move { locks.close().await })).await;
+    assert!(took <= Duration::from_millis(6500), "{took:?}");
+    assert!(closed.left > 0);
 }
 
 /// Closing can cancel a request while its waiter asks: within one poll, so that the waiter meets the

@@ -3,7 +3,7 @@
 use super::*;
 
 /// An acquire that is under way.
-type Late = (Ask, Option<Duration>);
+type Late = Move;
 
 /// A lease store whose network delays requests: they are unanswered, and arrive when told to.
 struct Delayed {
@@ -18,16 +18,15 @@ impl LeaseStore for Delayed {
     fn capability(&self) -> &Capability {
         self.memory.capability()
     }
-    async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
         let take = |n: usize| n.checked_sub(1);
-        if self.hold_up.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
-            return self.memory.acquire(ask, wait).await;
+        if !matches!(moves[..], [Move::Acquire(..)])
+            || self.hold_up.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err()
+        {
+            return self.memory.play(class, moves).await;
         }
-        self.under_way.lock().unwrap().push((ask.clone(), wait));
-        Err(Error::new(Kind::Unreachable, "no answer").unknown())
-    }
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        self.memory.renew(due).await
+        self.under_way.lock().unwrap().extend(moves);
+        vec![Err(Error::new(Kind::Unreachable, "no answer").unknown())]
     }
 }
 
@@ -40,7 +39,7 @@ async fn after_doubt(memory: &Memory, min_hold: Duration) -> (Guard, Late) {
     let under_way = Arc::<Mutex<Vec<_>>>::default();
     let store =
         Delayed { memory: memory.client(), hold_up: hold_up.clone(), under_way: under_way.clone() };
-    let backend: Arc<dyn Backend> = Arc::new(Leased::new(store));
+    let backend: Arc<dyn Backend> = Arc::new(LeaseDriver::new(store));
     let locks = Locks::options().ttl(TTL).open(backend).unwrap();
     let mut waiter = tokio::spawn(locks.lock("a").min_hold(min_hold).acquire());
     until("it waits", || memory.peek(holder.lock()).is_some_and(|s| s.queue.len() == 1)).await;
@@ -67,9 +66,9 @@ async fn many_others(memory: &Memory) {
     }
 }
 
-async fn arrives_in_vain(memory: &Memory, (ask, wait): Late) {
-    let answer = memory.acquire(&ask, wait).await.unwrap();
-    assert_eq!(answer, Answer::Spent, "a request that was given back is back");
+async fn arrives_in_vain(memory: &Memory, late: Late) {
+    let reply = memory.play_one(Class::Caller, late).await.unwrap();
+    assert!(matches!(reply, Reply::Tombstoned(_)), "a request that was given back is back");
 }
 
 #[tokio::test]
@@ -110,5 +109,6 @@ async fn a_release_after_doubt_keeps_the_min_hold() {
     assert!(others.lock("a").try_acquire().await.unwrap().is_err(), "its min_hold was cut short");
     memory.clock().advance(TTL / 2);
     let _ = others.lock("a").try_acquire().await.unwrap().expect("free").release().await.unwrap();
+    many_others(&memory).await;
     arrives_in_vain(&memory, late).await;
 }

@@ -18,16 +18,16 @@ async fn a_view_of_a_hold_ends_with_its_guard() {
     let _ = first.release().await.unwrap();
     let second = s.locks.lock("a").await.unwrap();
     second.check().unwrap();
-    assert_eq!(held.check().unwrap_err().why, Why::Released, "two are valid at once");
+    assert_eq!(held.check().unwrap_err().why, LossReason::Released, "two are valid at once");
     assert!(told.is_cancelled());
-    assert_eq!(held.lost().await.why, Why::Released);
+    assert_eq!(held.lost().await.why, LossReason::Released);
     let held = second.held();
     drop(second);
-    assert_eq!(held.check().unwrap_err().why, Why::Released);
+    assert_eq!(held.check().unwrap_err().why, LossReason::Released);
     let third = s.locks.lock("a").await.unwrap();
     let held = third.held();
     third.detach().unwrap();
-    assert_eq!(held.check().unwrap_err().why, Why::Released);
+    assert_eq!(held.check().unwrap_err().why, LossReason::Released);
 }
 
 #[tokio::test]
@@ -47,7 +47,7 @@ async fn a_hold_that_is_resumed_here_is_its_old_guards_no_more() {
     let s = scene();
     let first = s.locks.lock("a").await.unwrap();
     let second = s.locks.resume(&first.ticket()).await.unwrap();
-    assert_eq!(first.check().unwrap_err().why, Why::Released);
+    assert_eq!(first.check().unwrap_err().why, LossReason::Released);
     // Its end frees nothing and ends no renewal: the hold is the second guard's.
     drop(first);
     renewing(&s, 6).await;
@@ -103,7 +103,7 @@ async fn s10_max_hold_frees_what_lasts_with_its_process_whoever_notices_first() 
     });
     is_busy.recv().unwrap();
     s.clock.advance(max);
-    assert_eq!(guard.check().unwrap_err().why, Why::MaxHold);
+    assert_eq!(guard.check().unwrap_err().why, LossReason::MaxHold);
     drop(go_on);
     until("it is given back", || s.spy.calls.lock().unwrap().contains(&"abandon")).await;
 }
@@ -139,20 +139,20 @@ impl LeaseStore for Lossy {
     fn capability(&self) -> &Capability {
         self.memory.capability()
     }
-    async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
-        let answer = self.memory.acquire(ask, wait).await;
-        let take = |n: usize| n.checked_sub(1);
-        if self.lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
-            return answer;
-        }
-        self.clock().advance(self.takes);
-        Err(Error::new(Kind::Unreachable, "no answer").unknown())
-    }
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        if self.lose.load(Ordering::SeqCst) == usize::MAX {
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
+        let one = moves.first().map(Move::verb);
+        if one == Some("renew") && self.lose.load(Ordering::SeqCst) == usize::MAX {
             std::future::pending::<()>().await;
         }
-        self.memory.renew(due).await
+        let replies = self.memory.play(class, moves).await;
+        let take = |n: usize| n.checked_sub(1);
+        if one != Some("acquire")
+            || self.lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err()
+        {
+            return replies;
+        }
+        self.clock().advance(self.takes);
+        vec![Err(Error::new(Kind::Unreachable, "no answer").unknown())]
     }
 }
 
@@ -165,7 +165,7 @@ async fn waiting(
     let holder = others.lock("a").ttl(Duration::from_secs(60)).await.unwrap();
     let lose = Arc::<AtomicUsize>::default();
     let store = Lossy { memory: memory.client(), lose: lose.clone(), takes };
-    let backend: Arc<dyn Backend> = Arc::new(Leased::new(store));
+    let backend: Arc<dyn Backend> = Arc::new(LeaseDriver::new(store));
     let locks = Locks::options().ttl(TTL).open(backend).unwrap();
     let waiter = tokio::spawn(locks.lock("a").acquire());
     until("it waits", || queued(memory, "a").len() == 1).await;
@@ -278,7 +278,7 @@ async fn a_resume_that_gets_no_answer_ends() {
     let ticket = Locks::from_store(memory.client()).lock("a").await.unwrap().detach().unwrap();
     let lose = Arc::new(AtomicUsize::new(0));
     let store = Lossy { memory, lose: lose.clone(), takes: Duration::ZERO };
-    let backend: Arc<dyn Backend> = Arc::new(Leased::new(store));
+    let backend: Arc<dyn Backend> = Arc::new(LeaseDriver::new(store));
     let locks = Locks::options().open(backend).unwrap();
     lose.store(usize::MAX, Ordering::SeqCst); // nothing comes back at all
     let resumed = tokio::spawn(async move { locks.resume(&ticket).await });
@@ -344,11 +344,8 @@ impl LeaseStore for Short {
     fn capability(&self) -> &Capability {
         &self.capability
     }
-    async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
-        self.memory.acquire(ask, wait).await
-    }
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        self.memory.renew(due).await
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
+        self.memory.play(class, moves).await
     }
 }
 
@@ -358,7 +355,7 @@ async fn a_ticket_of_a_longer_ttl_than_the_store_grants_is_refused() {
     let others = Locks::options().open(memory.client()).unwrap();
     let capability = Capability { ttl_max: TTL, ..memory.capability().clone() };
     let store = Short { memory: memory.client(), capability };
-    let backend: Arc<dyn Backend> = Arc::new(Leased::new(store));
+    let backend: Arc<dyn Backend> = Arc::new(LeaseDriver::new(store));
     let locks = Locks::options().open(backend).unwrap();
     let long = others.lock("a").ttl(TTL * 2).await.unwrap().detach().unwrap();
     let refused = locks.resume(&long).await.unwrap_err();

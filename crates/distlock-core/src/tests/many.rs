@@ -84,21 +84,26 @@ async fn beat_of(n: usize) -> Duration {
         label: Label::new("crowd"),
         block: std::num::NonZeroU32::MIN,
     };
-    memory.acquire(&ask(Patience::Never), None).await.unwrap();
+    let never = Move::Acquire(Arc::new(ask(Patience::Never)), None);
+    memory.play_one(Class::Caller, never).await.unwrap();
     let mut waiting = Vec::new();
     let wait = TTL * 100;
     for _ in 0..n {
         let ask = ask(Patience::Forever);
-        memory.acquire(&ask, Some(wait)).await.unwrap();
-        waiting.push((ask.key(), wait));
+        memory
+            .play_one(Class::Caller, Move::Acquire(Arc::new(ask.clone()), Some(wait)))
+            .await
+            .unwrap();
+        waiting.push(Move::Heartbeat(ask.key(), wait));
     }
     let clock = Clock::system();
     let mut best = Duration::MAX;
     for _ in 0..3 {
+        let beats = waiting.clone();
         let began = clock.now();
-        let pulses = memory.heartbeat(&waiting).await.unwrap();
+        let pulses = memory.play(Class::Upkeep, beats).await;
         best = best.min(clock.now().since(began));
-        let place = |(i, p): (usize, &Pulse)| matches!(p, Pulse::Queued { ahead, .. } if usize::try_from(*ahead) == Ok(i));
+        let place = |(i, p): (usize, &Result<Reply, Error>)| matches!(p, Ok(Reply::Pulse(Pulse::Queued { ahead, .. })) if usize::try_from(*ahead) == Ok(i));
         assert!(pulses.iter().enumerate().all(place));
     }
     best

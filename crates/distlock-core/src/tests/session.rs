@@ -8,9 +8,9 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore};
 use super::*;
 use crate::capability::{Expiry, Family};
 use crate::lease::Wake;
-use crate::pinned::Pinned;
 use crate::session::{Alive, Locked, SessionStore};
-use crate::{Owner, Patience, Standing, TokenRange};
+use crate::session_driver::SessionDriver;
+use crate::{Owner, Patience, QueueStatus, TokenRange};
 
 /// One lock, whatever its name.
 #[derive(Clone)]
@@ -26,7 +26,7 @@ struct Inside {
     looks: Semaphore,
     /// Telling that a lock was granted needs one of these.
     answers: Semaphore,
-    ears: std::sync::OnceLock<Ears>,
+    sink: std::sync::OnceLock<EventSink>,
 }
 
 struct Inmate(#[allow(dead_code)] OwnedMutexGuard<()>, Arc<AtomicBool>);
@@ -43,7 +43,7 @@ impl Room {
             last: AtomicU64::new(0),
             looks: Semaphore::new(1),
             answers: Semaphore::new(1),
-            ears: std::sync::OnceLock::new(),
+            sink: std::sync::OnceLock::new(),
         }))
     }
 
@@ -71,7 +71,7 @@ impl SessionStore for Room {
             Patience::Never => door.try_lock_owned().ok(),
             _ => Some(door.lock_owned().await),
         };
-        let Some(inside) = inside else { return Ok(Locked::Busy(Standing::default())) };
+        let Some(inside) = inside else { return Ok(Locked::Busy(QueueStatus::default())) };
         let token = Token::new(self.0.last.fetch_add(1, Ordering::SeqCst) + 1)?;
         let conn = Inmate(inside, dead);
         let sent = Some(self.0.clock.moment());
@@ -81,7 +81,7 @@ impl SessionStore for Room {
     async fn alive(&self, conn: &mut Inmate) -> Alive {
         let _look = self.0.looks.acquire().await;
         match conn.1.load(Ordering::SeqCst) {
-            true => Alive::No(Why::Disconnected),
+            true => Alive::No(LossReason::Disconnected),
             false => Alive::Yes { waiters: 0 },
         }
     }
@@ -94,8 +94,8 @@ impl SessionStore for Room {
     async fn force(&self, _: &FullName, _: Option<Token>, _: Force) -> Result<Forced, Error> {
         Ok(Forced::NoMatch)
     }
-    fn listen(&self, ears: Ears) {
-        let _ = self.0.ears.set(ears);
+    fn listen(&self, sink: EventSink) {
+        let _ = self.0.sink.set(sink);
     }
     async fn close(&self) {}
 }
@@ -106,7 +106,7 @@ fn room() -> (Room, Locks) {
 
 fn room_with(expiry: Expiry) -> (Room, Locks) {
     let room = Room::new(expiry);
-    let backend: Arc<dyn Backend> = Arc::new(Pinned::new(room.clone()));
+    let backend: Arc<dyn Backend> = Arc::new(SessionDriver::new(room.clone()));
     (room, Locks::options().ttl(TTL).open(backend).unwrap())
 }
 
@@ -139,7 +139,7 @@ async fn an_undo_dropped_while_somebody_looks_leaves_nothing_locked() {
     let (room, locks) = room();
     let backend = locks.backend().clone();
     let ask = ask("a");
-    assert!(matches!(backend.acquire(&ask, None).await, Ok(Attempt::Granted(_))));
+    assert!(matches!(backend.acquire(Arc::new(ask.clone()), None).await, Ok(Attempt::Granted(_))));
     let hang = room.0.looks.acquire().await.unwrap();
     let (key, due) = (ask.key(), [Due { key: ask.key(), ttl: TTL }]);
     let mut look = std::pin::pin!(backend.keep(&due));
@@ -241,17 +241,17 @@ async fn whose_connection_died_is_told_without_a_renewal_and_nobody_else_is() {
     // Time stands still: no renewal is ever due, and the second never has one.
     let first = locks.lock("a").owner(&me).await.unwrap();
     let nested = locks.lock("a").owner(&me).without_renewal().await.unwrap();
-    let ears = room.0.ears.get().unwrap();
+    let sink = room.0.sink.get().unwrap();
     let (deadline, clock) = (nested.remaining(), &room.0.clock);
-    ears(Wake::Everybody);
+    sink(Wake::Everybody);
     clock.advance(Duration::from_millis(1));
     assert!(nested.remaining() < deadline, "a look is no renewal");
     assert!(first.check().is_ok() && nested.check().is_ok());
     room.disconnect();
-    ears(Wake::Everybody);
+    sink(Wake::Everybody);
     let told = async { (first.lost().await, nested.lost().await) };
     let (one, two) = tokio::time::timeout(Duration::from_secs(30), told).await.expect("told");
-    assert_eq!((one.why, two.why), (Why::Disconnected, Why::Disconnected));
+    assert_eq!((one.why, two.why), (LossReason::Disconnected, LossReason::Disconnected));
     assert!(locks.lock("a").try_acquire().await.unwrap().is_ok());
 }
 
@@ -260,7 +260,7 @@ async fn whose_connection_died_is_told_without_a_renewal_and_nobody_else_is() {
 #[tokio::test]
 async fn an_end_told_before_the_grant_is_not_forgotten() {
     let (room, locks) = room();
-    let ears = room.0.ears.get().unwrap();
+    let sink = room.0.sink.get().unwrap();
     let hang = room.0.answers.acquire().await.unwrap();
     let mut waits = Box::pin(locks.lock("a").acquire());
     tokio::select! {
@@ -270,7 +270,7 @@ async fn an_end_told_before_the_grant_is_not_forgotten() {
     }
     let gone = room.0.last.load(Ordering::SeqCst);
     room.disconnect();
-    ears(Wake::Everybody);
+    sink(Wake::Everybody);
     // Behind the look in the queue of the library's thread: it is over when this has run.
     tokio::task::spawn_blocking(|| crate::engine::block_on(async {})).await.unwrap();
     drop(hang);
@@ -300,4 +300,19 @@ async fn a_reentry_that_is_not_polled_keeps_no_renewal_waiting() {
     let kept = kept.expect("a renewal waits for a task that is not polled");
     assert!(matches!(kept[..], [Kept::Until { .. }]), "{kept:?}");
     assert_eq!(again.await.unwrap().token(), guard.token());
+}
+
+/// The server ends a session that was silent for the TTL it was opened with, whatever those who enter
+/// again ask for.
+#[tokio::test]
+async fn a_reentry_counts_with_the_lease_of_its_connection() {
+    let (_room, locks) = room_with(Expiry::Ttl);
+    let me = Owner::new();
+    let outer = locks.lock("a").owner(&me).await.unwrap();
+    let inner = locks.lock("a").owner(&me).ttl(TTL * 10).await.unwrap();
+    assert_eq!((inner.token(), inner.ttl()), (outer.token(), TTL));
+    assert!(inner.remaining() <= TTL, "{:?}", inner.remaining());
+    // A shorter one is its own.
+    let short = locks.lock("a").owner(&me).ttl(TTL / 2).await.unwrap();
+    assert_eq!(short.ttl(), TTL / 2);
 }

@@ -25,8 +25,10 @@ async fn the_second_in_line_enters_when_holder_and_head_die_together() {
     let memory = Memory::on(clock.clone());
     let dead = memory.client();
     let (lease, long) = (Duration::from_secs(11), Duration::from_secs(60));
-    dead.acquire(&ask("a", lease), None).await.unwrap();
-    dead.acquire(&ask("a", long), Some(long)).await.unwrap();
+    dead.play_one(Class::Caller, Move::Acquire(Arc::new(ask("a", lease)), None)).await.unwrap();
+    dead.play_one(Class::Caller, Move::Acquire(Arc::new(ask("a", long)), Some(long)))
+        .await
+        .unwrap();
     let locks = Locks::options().ttl(Duration::from_secs(60)).open(memory.client()).unwrap();
     let began = clock.now();
     let waiters: Vec<_> = (0..3).map(|_| tokio::spawn(locks.lock("a").acquire())).collect();

@@ -28,15 +28,14 @@ impl LeaseStore for Remote {
     fn capability(&self) -> &Capability {
         &self.promises
     }
-    async fn acquire(&self, ask: &Ask, wait: Option<Duration>) -> Result<Answer, Error> {
-        let answer = self.memory.acquire(ask, wait).await;
-        self.pause();
-        answer
-    }
-    async fn renew(&self, due: &[Due]) -> Vec<Renewal> {
-        let renewals = self.memory.renew(due).await;
-        self.pause();
-        renewals
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
+        let pauses = |one: &Move| matches!(one, Move::Acquire(..) | Move::Renew(_));
+        let pauses = moves.iter().any(pauses);
+        let replies = self.memory.play(class, moves).await;
+        if pauses {
+            self.pause();
+        }
+        replies
     }
 }
 
@@ -47,7 +46,7 @@ fn remote() -> (Scene, Arc<AtomicI64>) {
     let promises = Capability { wall_witness: true, ..memory.capability().clone() };
     let pause = Arc::<AtomicI64>::default();
     let store = Remote { memory: memory.clone(), promises, pause: pause.clone() };
-    let spy = Spy::new(Arc::new(Leased::new(store)));
+    let spy = Spy::new(Arc::new(LeaseDriver::new(store)));
     let backend: Arc<dyn Backend> = Arc::new(spy.clone());
     let locks = Locks::options().ttl(TTL).open(backend).unwrap();
     (Scene { clock, memory, spy, locks }, pause)
@@ -68,8 +67,8 @@ async fn a_forward_step_past_the_deadline_loses_the_lock_and_nothing_else_has_to
     until("the keeper sleeps", || s.clock.sleepers() > 0).await;
     s.clock.step_wall(ALL);
     // The boot-time clock has not moved at all.
-    assert_eq!(lost(&guard).await.why, Why::Expired);
-    assert_eq!(guard.check().unwrap_err().why, Why::Expired);
+    assert_eq!(lost(&guard).await.why, LossReason::Expired);
+    assert_eq!(guard.check().unwrap_err().why, LossReason::Expired);
     assert_eq!(guard.remaining(), Duration::ZERO);
     // It is not looked after any more, and no step back brings it to life again.
     s.clock.step_wall(-2 * ALL);
@@ -88,7 +87,7 @@ async fn who_looks_first_after_a_step_sees_the_loss_before_the_keeper() {
     s.clock.step_wall(ALL - 1);
     guard.check().unwrap();
     s.clock.step_wall(1);
-    assert_eq!(guard.check().unwrap_err().why, Why::Expired);
+    assert_eq!(guard.check().unwrap_err().why, LossReason::Expired);
 }
 
 #[tokio::test]
@@ -98,11 +97,11 @@ async fn a_small_step_forward_only_ends_it_earlier() {
     s.clock.step_wall(5);
     assert_eq!(guard.remaining(), TTL - SECOND * 5);
     guard.check_for(SECOND * 3).unwrap();
-    assert_eq!(guard.check_for(SECOND * 4).unwrap_err().why, Why::TooShort);
+    assert_eq!(guard.check_for(SECOND * 4).unwrap_err().why, LossReason::TooShort);
     s.clock.advance(SECOND * 3);
     guard.check().unwrap();
     s.clock.advance(SECOND);
-    assert_eq!(lost(&guard).await.why, Why::Expired);
+    assert_eq!(lost(&guard).await.why, LossReason::Expired);
 }
 
 #[tokio::test]
@@ -114,7 +113,7 @@ async fn a_step_back_changes_nothing() {
     s.clock.advance(TTL - SECOND);
     guard.check().unwrap();
     s.clock.advance(SECOND);
-    assert_eq!(lost(&guard).await.why, Why::Expired);
+    assert_eq!(lost(&guard).await.why, LossReason::Expired);
 }
 
 #[tokio::test]
@@ -133,7 +132,7 @@ async fn a_renewal_starts_both_clocks_anew() {
     renewing(&s, 1).await;
     until("the renewal counts", || guard.remaining() == TTL).await;
     s.clock.step_wall(ALL);
-    assert_eq!(lost(&guard).await.why, Why::Expired);
+    assert_eq!(lost(&guard).await.why, LossReason::Expired);
 }
 
 #[tokio::test]
@@ -149,7 +148,7 @@ async fn a_pause_after_the_question_left_counts_and_before_it_does_not() {
     // The question was answered yes, but by then the deadline was over.
     pause.store(ALL, Ordering::SeqCst);
     renewing(&s, 1).await;
-    assert_eq!(lost(&guard).await.why, Why::Expired);
+    assert_eq!(lost(&guard).await.why, LossReason::Expired);
 }
 
 #[tokio::test]
@@ -171,7 +170,7 @@ async fn a_hold_added_after_a_step_is_watched_like_the_others() {
     let second = s.locks.lock("b").await.unwrap();
     assert_eq!(second.remaining(), TTL);
     s.clock.step_wall(5);
-    assert_eq!(lost(&first).await.why, Why::Expired);
+    assert_eq!(lost(&first).await.why, LossReason::Expired);
     assert_eq!(second.remaining(), TTL - SECOND * 5);
 }
 

@@ -1,7 +1,7 @@
 //! A promotion is a claim that its waiter confirms by asking again.
 
-use distlock_core::Why;
-use distlock_core::seam::Force;
+use distlock_core::LossReason;
+use distlock_core::backend::Force;
 use distlock_core::state::{Claim, End, Pulse, Reply};
 
 use crate::desk::{Desk, claim, granted, s, waiting};
@@ -78,7 +78,7 @@ fn a_heartbeat_during_a_claim_counts_as_heard_of() {
 fn a_state_with_a_lapsed_claim_is_not_idle_while_its_waiter_lives() {
     let mut d = promoted();
     d.cancel(3);
-    d.state.spent.clear();
+    d.state.tombstones.clear();
     d.pass(s(2));
     assert!(!d.state.is_idle(d.now.lease));
     d.pass(s(8));
@@ -88,10 +88,10 @@ fn a_state_with_a_lapsed_claim_is_not_idle_while_its_waiter_lives() {
 #[test]
 fn a_claim_cannot_be_renewed_and_can_be_given_back() {
     let mut d = promoted();
-    assert_eq!(d.renew(2), Reply::Lost(Why::Gone));
+    assert_eq!(d.renew(2), Reply::Lost(LossReason::Gone));
     assert_eq!(d.release(2), Reply::Released);
     assert_eq!(d.turns(), [3]);
-    assert_eq!(d.ask(&claim(2, "b")), Reply::Spent(End::Released));
+    assert_eq!(d.ask(&claim(2, "b")), Reply::Tombstoned(End::Released));
 }
 
 #[test]
@@ -99,5 +99,5 @@ fn nobody_believes_in_a_claim_so_force_ends_it_at_once() {
     let mut d = promoted();
     assert_eq!(d.force(None, Force::Revoke), Reply::Forced);
     assert_eq!((d.turns(), d.holders()), (vec![3], vec![3]));
-    assert_eq!(d.ask(&claim(2, "b")), Reply::Spent(End::Cancelled));
+    assert_eq!(d.ask(&claim(2, "b")), Reply::Tombstoned(End::Cancelled));
 }

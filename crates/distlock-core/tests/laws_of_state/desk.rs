@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_core::seam::Force;
+use distlock_core::backend::Force;
 use distlock_core::state::{Claim, Effects, LockState, Micros, Now, Op, Pulse, Reply, Rules};
 use distlock_core::{Label, Mode, Owner, ReqId, Token};
 

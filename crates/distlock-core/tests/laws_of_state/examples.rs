@@ -1,7 +1,7 @@
 //! Holding, renewing, giving back, undoing and taking away: each rule by its shortest example.
 
-use distlock_core::Why;
-use distlock_core::seam::Force;
+use distlock_core::LossReason;
+use distlock_core::backend::Force;
 use distlock_core::state::{Claim, End, Reply};
 
 use crate::desk::{Desk, busy, claim, granted, req, s, waiting};
@@ -47,7 +47,7 @@ fn each_hold_has_an_expiry_of_its_own() {
     d.pass(s(2)).settle();
     assert_eq!(d.holders(), [1]);
     assert!(matches!(d.renew(1), Reply::Renewed { .. }));
-    assert_eq!(d.renew(2), Reply::Lost(Why::Gone), "the outer renewal keeps only itself");
+    assert_eq!(d.renew(2), Reply::Lost(LossReason::Gone), "the outer renewal keeps only itself");
     d.pass(s(9));
     waiting(d.ask(&claim(3, "b")));
     d.pass(s(1)).settle();
@@ -68,9 +68,9 @@ fn renew_never_resurrects_even_what_nobody_took() {
     let mut d = Desk::default();
     d.take(&claim(1, "a"));
     d.pass(s(10));
-    assert_eq!(d.renew(1), Reply::Lost(Why::Gone));
+    assert_eq!(d.renew(1), Reply::Lost(LossReason::Gone));
     assert!(d.holders().is_empty());
-    assert_eq!(d.renew(7), Reply::Lost(Why::Gone), "nor does it create");
+    assert_eq!(d.renew(7), Reply::Lost(LossReason::Gone), "nor does it create");
 }
 
 #[test]
@@ -79,10 +79,10 @@ fn release_is_idempotent_and_a_released_request_never_comes_back() {
     d.take(&claim(1, "a"));
     assert_eq!(d.release(1), Reply::Released);
     assert_eq!(d.release(1), Reply::Released);
-    assert_eq!(d.ask(&claim(1, "a")), Reply::Spent(End::Released));
+    assert_eq!(d.ask(&claim(1, "a")), Reply::Tombstoned(End::Released));
     d.take(&claim(2, "b"));
     assert_eq!(d.release(1), Reply::Released, "the replay does not touch the next holder");
-    assert_eq!(d.ask(&claim(1, "a")), Reply::Spent(End::Released));
+    assert_eq!(d.ask(&claim(1, "a")), Reply::Tombstoned(End::Released));
     assert_eq!((d.holders(), d.line()), (vec![2], vec![]));
 }
 
@@ -91,8 +91,8 @@ fn a_release_ends_only_its_own_hold() {
     let mut d = Desk::default();
     d.take(&claim(1, "a"));
     d.pass(s(10)).take(&claim(2, "b"));
-    assert_eq!(d.release(1), Reply::Lost(Why::Gone));
-    assert_eq!(d.release(1), Reply::Lost(Why::Gone), "and says the same when repeated");
+    assert_eq!(d.release(1), Reply::Lost(LossReason::Gone));
+    assert_eq!(d.release(1), Reply::Lost(LossReason::Gone), "and says the same when repeated");
     assert_eq!(d.holders(), [2]);
 }
 
@@ -101,8 +101,8 @@ fn a_late_release_keeps_its_request_from_coming_back() {
     let mut d = Desk::default();
     d.take(&claim(1, "a"));
     d.pass(s(10));
-    assert_eq!(d.release(1), Reply::Lost(Why::Gone));
-    assert_eq!(d.ask(&claim(1, "a")), Reply::Spent(End::Cancelled), "a late duplicate");
+    assert_eq!(d.release(1), Reply::Lost(LossReason::Gone));
+    assert_eq!(d.ask(&claim(1, "a")), Reply::Tombstoned(End::Cancelled), "a late duplicate");
     assert!(d.holders().is_empty());
 }
 
@@ -112,7 +112,7 @@ fn a_release_out_of_the_line_lets_the_next_one_in() {
     d.take(&crate::desk::mode(1, "a", distlock_core::Mode::Shared));
     waiting(d.ask(&claim(2, "b")));
     waiting(d.ask(&crate::desk::mode(3, "c", distlock_core::Mode::Shared)));
-    assert_eq!(d.release(2), Reply::Lost(Why::Gone));
+    assert_eq!(d.release(2), Reply::Lost(LossReason::Gone));
     assert_eq!((d.turns(), d.line()), (vec![3], vec![]));
 }
 
@@ -128,20 +128,32 @@ fn cancel_undoes_a_hold_a_place_and_what_has_not_come_yet() {
     assert_eq!(d.turns(), [3]);
     assert_eq!(d.cancel(4), Reply::Cancelled, "before its acquire arrives");
     for (n, owner) in [(1, "a"), (2, "b"), (4, "d")] {
-        assert_eq!(d.ask(&claim(n, owner)), Reply::Spent(End::Cancelled));
-        assert_eq!(d.attempt(&claim(n, owner)), Reply::Spent(End::Cancelled));
+        assert_eq!(d.ask(&claim(n, owner)), Reply::Tombstoned(End::Cancelled));
+        assert_eq!(d.attempt(&claim(n, owner)), Reply::Tombstoned(End::Cancelled));
     }
     assert_eq!((d.holders(), d.line()), (vec![3], vec![]));
 }
 
 #[test]
-fn how_a_request_ended_first_stays() {
+fn a_cancelled_request_stays_cancelled_also_after_a_release() {
     let mut d = Desk::default();
+    d.rules.released_cap = 2;
     d.take(&claim(1, "a"));
     d.release(1);
     d.cancel(1);
-    assert_eq!(d.release(1), Reply::Released, "a cancel afterwards does not unsay it");
-    assert_eq!(d.ask(&claim(1, "a")), Reply::Spent(End::Released));
+    d.cancel(2);
+    assert_eq!(d.release(2), Reply::Lost(LossReason::Gone));
+    for n in 10..20 {
+        d.take(&claim(n, "b"));
+        d.release(n);
+    }
+    for n in [1, 2] {
+        assert_eq!(
+            d.ask(&claim(n, "a")),
+            Reply::Tombstoned(End::Cancelled),
+            "forgotten as released"
+        );
+    }
 }
 
 #[test]
@@ -157,9 +169,9 @@ fn memory_of_spent_requests_ends_and_is_bounded() {
         d.take(&claim(n + 10, "b"));
         d.release(n + 10);
     }
-    let count = |end| d.state.spent.iter().filter(|s| s.end == end).count();
+    let count = |end| d.state.tombstones.iter().filter(|s| s.end == end).count();
     assert_eq!((count(End::Cancelled), count(End::Released)), (3, 2));
-    assert!(d.state.spent.iter().any(|s| s.req == req(19)), "the youngest are kept");
+    assert!(d.state.tombstones.iter().any(|s| s.req == req(19)), "the youngest are kept");
     assert!(!d.state.is_idle(d.now.lease));
     d.pass(d.rules.tombstone);
     assert!(d.state.is_idle(d.now.lease));
@@ -173,13 +185,13 @@ fn revoke_tells_the_holder_and_grants_nobody_before_the_lease_ends() {
     assert_eq!(d.force(Some(held.token + 1), Force::Revoke), Reply::NoMatch);
     assert_eq!(d.force(Some(held.token), Force::Revoke), Reply::Forced);
     assert_eq!(d.effects.revoked.len(), 1);
-    assert_eq!(d.renew(1), Reply::Lost(Why::Revoked));
-    assert_eq!(d.ask(&claim(1, "a")), Reply::Spent(End::Cancelled));
+    assert_eq!(d.renew(1), Reply::Lost(LossReason::Revoked));
+    assert_eq!(d.ask(&claim(1, "a")), Reply::Tombstoned(End::Cancelled));
     waiting(d.ask(&claim(3, "a")));
     waiting(d.pass(s(9)).ask(&claim(2, "b")));
     d.pass(s(1)).settle();
     assert_eq!(d.turns(), [2]);
-    assert_eq!(d.ask(&claim(1, "a")), Reply::Spent(End::Cancelled), "taken away for good");
+    assert_eq!(d.ask(&claim(1, "a")), Reply::Tombstoned(End::Cancelled), "taken away for good");
 }
 
 #[test]
@@ -188,9 +200,13 @@ fn a_revoked_holder_that_gives_back_frees_at_once_and_hears_it_was_lost() {
     d.take(&claim(1, "a"));
     waiting(d.ask(&claim(2, "b")));
     d.force(None, Force::Revoke);
-    assert_eq!(d.release(1), Reply::Lost(Why::Revoked));
+    assert_eq!(d.release(1), Reply::Lost(LossReason::Revoked));
     assert_eq!(d.turns(), [2]);
-    assert_eq!(d.release(1), Reply::Lost(Why::Gone), "a replay does not turn it into released");
+    assert_eq!(
+        d.release(1),
+        Reply::Lost(LossReason::Gone),
+        "a replay does not turn it into released"
+    );
 }
 
 #[test]
@@ -203,8 +219,8 @@ fn force_now_frees_at_once() {
     assert_eq!(d.turns(), [2]);
     let next = d.take(&claim(2, "b"));
     assert!(next.token > held.token);
-    assert_eq!(d.renew(1), Reply::Lost(Why::Gone));
-    assert_eq!(d.ask(&claim(1, "a")), Reply::Spent(End::Cancelled));
+    assert_eq!(d.renew(1), Reply::Lost(LossReason::Gone));
+    assert_eq!(d.ask(&claim(1, "a")), Reply::Tombstoned(End::Cancelled));
 }
 
 #[test]
@@ -222,8 +238,8 @@ fn min_hold_lingers_after_a_release() {
     d.take(&cron(1, "a"));
     assert_eq!(d.pass(s(2)).release(1), Reply::Released);
     assert_eq!(d.release(1), Reply::Released);
-    assert_eq!(d.renew(1), Reply::Lost(Why::Gone));
-    assert_eq!(d.ask(&cron(1, "a")), Reply::Spent(End::Released));
+    assert_eq!(d.renew(1), Reply::Lost(LossReason::Gone));
+    assert_eq!(d.ask(&cron(1, "a")), Reply::Tombstoned(End::Released));
     busy(d.attempt(&cron(2, "a")));
     busy(d.pass(s(47)).attempt(&cron(3, "b")));
     granted(d.pass(s(1)).attempt(&cron(4, "b")));
@@ -238,7 +254,7 @@ fn a_lingering_request_stays_released_after_its_min_hold() {
     for wait in [101, 58] {
         d.pass(s(wait));
         assert_eq!(d.release(1), Reply::Released);
-        assert_eq!(d.ask(&claim(1, "a")), Reply::Spent(End::Released));
+        assert_eq!(d.ask(&claim(1, "a")), Reply::Tombstoned(End::Released));
     }
 }
 
@@ -274,7 +290,7 @@ fn a_late_release_does_not_cut_the_lock_delay_short() {
     let mut d = Desk::default();
     d.take(&Claim { lock_delay: s(5), ..claim(1, "a") });
     d.pass(s(11));
-    assert_eq!(d.release(1), Reply::Lost(Why::Gone));
+    assert_eq!(d.release(1), Reply::Lost(LossReason::Gone));
     d.cancel(1);
     busy(d.attempt(&claim(2, "b")));
     busy(d.pass(s(3)).attempt(&claim(3, "b")));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use distlock_core::seam::Force;
+use distlock_core::backend::Force;
 use distlock_core::state::{Hold, LockState, Micros, Now, Op, Phase, Reply, Rules};
 use distlock_core::{Mode, ReqId};
 
@@ -174,7 +174,7 @@ fn no_overtaking(seen: &Seen<'_>) -> bool {
     let far = Micros(u64::MAX);
     fresh(seen).all(|h| {
         let mine = place(h.claim.req).unwrap_or(far);
-        let mut left = seen.after.queue.iter().filter(|w| !w.deaf);
+        let mut left = seen.after.queue.iter().filter(|w| !w.unreachable);
         !left.any(|w| place(w.claim.req).is_some_and(|since| since < mine))
     })
 }
@@ -209,6 +209,7 @@ pub(crate) fn not_stuck(state: &LockState, now: Now, rules: &Rules) -> bool {
     }
     settled.queue.iter().all(|w| {
         let ask = Op::Acquire { claim: w.claim.clone(), wait: Some(w.claim.ttl) };
-        w.deaf && matches!(settled.clone().step(&ask, now, rules).reply, Reply::Granted { .. })
+        w.unreachable
+            && matches!(settled.clone().step(&ask, now, rules).reply, Reply::Granted { .. })
     })
 }

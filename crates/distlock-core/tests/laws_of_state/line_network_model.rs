@@ -10,14 +10,14 @@
 //! A grant happens where it is decided: at the leader when it serves the join that is first or the
 //! proof of who waited; at the client when that believes its last look.
 
-use distlock_core::line::Turn;
+use distlock_core::queue::Turn;
 use stateright::{Model, Property};
 
 use crate::line_told::turn_of;
 use crate::report::{breaks, holds};
 
 #[derive(Clone)]
-struct Lined {
+struct QueueDriver {
     clients: u8,
     /// How often a join is sent.
     copies: u8,
@@ -96,7 +96,7 @@ impl World {
     }
 }
 
-impl Lined {
+impl QueueDriver {
     fn join(&self, world: &mut World, c: u8) {
         if world.dead.contains(&c) || (self.tombstones && world.left.contains(&c)) {
             return;
@@ -158,7 +158,7 @@ impl Lined {
     }
 }
 
-impl Model for Lined {
+impl Model for QueueDriver {
     type State = World;
     type Action = Move;
 
@@ -267,7 +267,7 @@ impl Model for Lined {
             }),
             // Nobody holds or is about to, somebody stands first: what it can do leads to a grant,
             // or it leaves.
-            Property::always("no line is stuck", |model: &Lined, world: &World| {
+            Property::always("no line is stuck", |model: &QueueDriver, world: &World| {
                 let Some((c, t)) = world.line.first().copied() else { return true };
                 match world.clients[usize::from(c)] {
                     Phase::Done => false,
@@ -279,34 +279,35 @@ impl Model for Lined {
                     _ => true,
                 }
             }),
-            Property::sometimes("all are granted", |model: &Lined, world: &World| {
+            Property::sometimes("all are granted", |model: &QueueDriver, world: &World| {
                 world.granted.len() == usize::from(model.clients)
             }),
         ]
     }
 }
 
-const RIGHT: Lined = Lined { clients: 2, copies: 2, tombstones: true, proves: true, finds: true };
+const RIGHT: QueueDriver =
+    QueueDriver { clients: 2, copies: 2, tombstones: true, proves: true, finds: true };
 
 #[test]
 fn model_line_keeps_its_laws_in_a_bad_network() {
     holds("line, a bad network", RIGHT, 13_379);
-    holds("line, a bad network, three", Lined { clients: 3, copies: 1, ..RIGHT }, 152_096);
+    holds("line, a bad network, three", QueueDriver { clients: 3, copies: 1, ..RIGHT }, 152_096);
 }
 
 #[test]
 fn model_line_finds_a_late_copy_of_a_join_that_was_undone() {
     let law = "what left is never in line";
-    breaks("line, no tombstones", Lined { tombstones: false, ..RIGHT }, law);
+    breaks("line, no tombstones", QueueDriver { tombstones: false, ..RIGHT }, law);
 }
 
 #[test]
 fn model_line_finds_a_place_that_is_not_proven() {
-    let model = Lined { proves: false, clients: 3, ..RIGHT };
+    let model = QueueDriver { proves: false, clients: 3, ..RIGHT };
     breaks("line, a look is believed", model, "tokens rise");
 }
 
 #[test]
 fn model_line_finds_a_join_that_does_not_know_its_own_entry() {
-    breaks("line, two entries", Lined { finds: false, ..RIGHT }, "one request is one entry");
+    breaks("line, two entries", QueueDriver { finds: false, ..RIGHT }, "one request is one entry");
 }

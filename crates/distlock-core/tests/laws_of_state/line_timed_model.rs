@@ -15,7 +15,7 @@
 //!
 //! Clocks run at one rate: the margin for those that do not is the timed model's affair.
 
-use distlock_core::line::Turn;
+use distlock_core::queue::Turn;
 use stateright::{Model, Property};
 
 use crate::line_told::turn_of;

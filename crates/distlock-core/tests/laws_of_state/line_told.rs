@@ -1,6 +1,6 @@
 //! A line of a model as the product knows it.
 
-use distlock_core::line::{Entry, Line, Turn, turn};
+use distlock_core::queue::{Entry, Line, Turn, turn};
 use distlock_core::{Label, Mode, Token};
 
 /// Whose turn it is in a line of clients and tokens, by the product's own rule.

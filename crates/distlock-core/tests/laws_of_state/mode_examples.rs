@@ -48,7 +48,7 @@ fn nested_ids_do_not_pile_up_under_a_long_hold() {
         d.release(n);
     }
     assert_eq!(d.holders(), [1]);
-    assert_eq!(d.state.spent.len(), d.rules.released_cap);
+    assert_eq!(d.state.tombstones.len(), d.rules.released_cap);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::seam::Force;
+use distlock_core::backend::Force;
 use distlock_core::state::{Claim, End, LockState, Micros, Now, Op, Reply, Rules};
 use distlock_core::{FullName, Mode, Name, Namespace, ReqId, Token};
 use proptest::prelude::*;
@@ -209,7 +209,7 @@ proptest! {
             // first matters only then.
             let mut settled = tale.state.clone();
             settled.step(&Op::Settle, tale.now, &tale.rules);
-            if settled.queue.iter().any(|w| w.deaf) {
+            if settled.queue.iter().any(|w| w.unreachable) {
                 continue;
             }
             let (mut alone, mut batch) = (settled.clone(), settled);
@@ -221,15 +221,28 @@ proptest! {
     }
 
     #[test]
+    fn an_index_of_the_queue_changes_nothing(wishes in wishes(), lines in lines()) {
+        let mut tale = Tale::new(wishes, Rules::default());
+        let mut indexed = LockState::default();
+        for line in lines {
+            let Some(op) = tale.op(line) else { continue };
+            indexed.queue.index();
+            let one = tale.state.step(&op, tale.now, &tale.rules);
+            prop_assert_eq!(&one, &indexed.step(&op, tale.now, &tale.rules), "at {:?}", line);
+            prop_assert_eq!(&tale.state, &indexed, "after {:?}", line);
+        }
+    }
+
+    #[test]
     fn memory_of_the_spent_is_bounded(wishes in wishes(), lines in lines(), caps in (0usize..4, 0usize..4)) {
         let rules = Rules { cancelled_cap: caps.0, released_cap: caps.1, ..Rules::default() };
         let mut tale = Tale::new(wishes, rules);
         for line in lines {
             let Some(op) = tale.op(line) else { continue };
             tale.state.step(&op, tale.now, &rules);
-            let count = |end| tale.state.spent.iter().filter(|s| s.end == end).count();
+            let count = |end| tale.state.tombstones.iter().filter(|s| s.end == end).count();
             prop_assert!(count(End::Cancelled) <= caps.0 && count(End::Released) <= caps.1);
-            prop_assert!(tale.state.spent.iter().all(|s| s.until > tale.now.lease));
+            prop_assert!(tale.state.tombstones.iter().all(|s| s.until > tale.now.lease));
         }
     }
 }

@@ -19,11 +19,11 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Key};
 use distlock_core::quorum::{
     Bid, Commit, Committed, Generation, NodeHold, NodeOp, NodePhase, NodeReply, NodeRules,
     NodeState, Round, Vote, Who,
 };
-use distlock_core::seam::{Ask, Key};
 use distlock_core::state::{Micros, Now};
 use distlock_core::{FullName, Label, Mode, Name, Owner, Patience, ReqId, Token};
 use stateright::{Model, Property};

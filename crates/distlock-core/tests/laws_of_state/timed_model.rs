@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use distlock_core::BootInstant;
-use distlock_core::seam::deadline;
+use distlock_core::backend::deadline;
 use distlock_core::state::{Claim, LockState, Micros, Now, Op, Reply, Rules};
 use stateright::{Model, Property};
 

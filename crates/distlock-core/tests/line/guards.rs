@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::fault::Fault;
-use distlock_core::{Kind, Locks, Released, Why};
+use distlock_core::{Kind, Locks, LossReason, Released};
 
 use crate::scene::{Scene, TTL, name};
+
+const SHORT: Duration = Duration::from_secs(1);
 
 /// The store grants a shorter session than was asked for: that counts, and is renewed in time.
 #[tokio::test]
@@ -26,7 +28,7 @@ async fn a_shorter_session_is_what_a_guard_counts_with() {
     }
     scene.store.wipe(&name());
     let lost = scene.run(guard.lost()).await;
-    assert_eq!(lost.why, Why::Gone);
+    assert_eq!(lost.why, LossReason::Gone);
 }
 
 /// A session that ends is a lock that is lost, at once; for all who share it.
@@ -34,15 +36,15 @@ async fn a_shorter_session_is_what_a_guard_counts_with() {
 async fn the_end_of_a_session_is_told_to_all_who_share_a_hold() {
     let scene = Scene::new();
     let store = scene.store.client();
-    let backend = Arc::new(distlock_core::line::Lined::new(store));
-    let locks = Locks::from_store(backend.clone() as Arc<dyn distlock_core::seam::Backend>);
+    let backend = Arc::new(distlock_core::queue::QueueDriver::new(store));
+    let locks = Locks::from_store(backend.clone() as Arc<dyn distlock_core::backend::Backend>);
     let me = distlock_core::Owner::new();
     let one = scene.run(locks.lock("orders").owner(&me).acquire()).await.expect("a grant");
     let two = scene.run(locks.lock("orders").owner(&me).acquire()).await.expect("a grant");
     assert_eq!(one.token(), two.token());
     backend.store().expire();
     for guard in [&one, &two] {
-        assert_eq!(scene.run(guard.lost()).await.why, Why::Disconnected);
+        assert_eq!(scene.run(guard.lost()).await.why, LossReason::Disconnected);
     }
     // The same client and owner then get a new hold.
     let new = scene.run(locks.lock("orders").owner(&me).acquire()).await.expect("a grant");
@@ -78,7 +80,7 @@ async fn what_is_lost_by_its_deadline_leaves_though_the_session_lives() {
     let kept = scene.run(locks.lock("other").acquire()).await.expect("a grant");
     let lock = locks.lock("orders").owner(&me).without_renewal();
     let lost = scene.run(lock.acquire()).await.expect("a grant");
-    assert_eq!(scene.run(lost.lost()).await.why, Why::Expired);
+    assert_eq!(scene.run(lost.lost()).await.why, LossReason::Expired);
     scene.until("it left", || scene.line().is_empty()).await;
     kept.check().expect("renewed");
     let new = scene.run(locks.lock("orders").owner(&me).acquire()).await.expect("a grant");
@@ -109,7 +111,7 @@ async fn a_reentry_into_a_hold_without_renewal_is_worth_its_ttl() {
     assert_eq!(inner.token(), outer.token());
     assert!(inner.remaining() > most - TTL / 100, "{:?} of {most:?}", inner.remaining());
     assert!(outer.remaining() < TTL / 10, "the outer one must run out: {:?}", outer.remaining());
-    assert_eq!(scene.run(outer.lost()).await.why, Why::Expired);
+    assert_eq!(scene.run(outer.lost()).await.why, LossReason::Expired);
     let long = scene.clock.now().plus(TTL * 3);
     while scene.clock.now() < long {
         inner.check().expect("renewed");
@@ -135,4 +137,38 @@ async fn a_reentry_that_cannot_renew_is_an_error_and_takes_nothing() {
     scene.store.fault(Fault::None);
     let inner = scene.run(lock().acquire()).await.expect("a grant");
     assert_eq!(inner.token(), outer.token());
+}
+
+/// A `min_hold` that is longer than the lease lasts also where whoever shares the hold lets it run out.
+#[tokio::test]
+async fn a_min_hold_outlasts_the_lease_of_who_shares_the_hold() {
+    let scene = Scene::new();
+    let (locks, others) =
+        (Locks::from_store(scene.store.client()), Locks::from_store(scene.store.client()));
+    let me = distlock_core::Owner::new();
+    let lock = || locks.lock("orders").owner(&me).ttl(SHORT);
+    let outer = scene.run(lock().without_renewal().acquire()).await.expect("a grant");
+    let inner = scene.run(lock().min_hold(SHORT * 3).acquire()).await.expect("a grant");
+    let free = scene.clock.now().plus(SHORT * 3);
+    assert_eq!(scene.run(inner.release()).await.expect("an answer"), Released::Released);
+    let next = scene.run(others.lock("orders").acquire()).await.expect("a grant");
+    assert!(scene.clock.now() >= free, "{:?} too early", free.since(scene.clock.now()));
+    assert!(scene.clock.now().since(free) < SHORT, "it left when its min_hold was over");
+    assert_eq!(outer.check().expect_err("not renewed").why, LossReason::Expired);
+    next.check().expect("held");
+}
+
+/// It lasts also where it was released shortly before the end of a lease that nobody had renewed.
+#[tokio::test]
+async fn a_min_hold_outlasts_a_lease_that_was_nearly_over() {
+    let scene = Scene::new();
+    let (locks, others) =
+        (Locks::from_store(scene.store.client()), Locks::from_store(scene.store.client()));
+    let lock = locks.lock("orders").ttl(SHORT).without_renewal().min_hold(SHORT * 3);
+    let guard = scene.run(lock.acquire()).await.expect("a grant");
+    let free = scene.clock.now().plus(SHORT * 3);
+    scene.until("little is left", || guard.remaining() < SHORT / 10).await;
+    assert_eq!(scene.run(guard.release()).await.expect("an answer"), Released::Released);
+    let _next = scene.run(others.lock("orders").acquire()).await.expect("a grant");
+    assert!(scene.clock.now() >= free, "{:?} too early", free.since(scene.clock.now()));
 }

@@ -1,9 +1,10 @@
 //! Nothing stays in line: not what was dropped, not what was undone, not what got no answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Backend, Due, Force, Forced, Released};
 use distlock_core::fault::Fault;
-use distlock_core::seam::{Ask, Backend, Due, Force, Forced, Released};
 use distlock_core::{FullName, Kind, Mode, Name};
 
 use crate::scene::{Asking, Scene, TTL, ask, granted, name, poll_once, waiting};
@@ -15,9 +16,9 @@ async fn an_undo_that_overtakes_its_join_wins() {
     let (a, mine) = (scene.client(), waiting());
     let warm = ask();
     scene.lock(&a, &warm).await;
-    let _ = scene.run(a.release(&warm.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&warm.key())).await.expect("an answer");
     scene.store.fault(Fault::Late(Duration::from_secs(1)));
-    let mut asking = Box::pin(a.acquire(&mine, None));
+    let mut asking = Box::pin(a.acquire(Arc::new(mine.clone()), None));
     assert!(poll_once(asking.as_mut()).await.is_none());
     drop(asking);
     scene.store.fault(Fault::None);
@@ -25,7 +26,7 @@ async fn an_undo_that_overtakes_its_join_wins() {
     scene.run(a.abandon(&mine.key())).await.expect("an answer");
     scene.until("the join arrived", || scene.store.calls() == start + 2).await;
     assert_eq!(scene.line(), []);
-    let e = scene.run(a.acquire(&mine, None)).await.expect_err("it was undone");
+    let e = scene.run(a.acquire(Arc::new(mine.clone()), None)).await.expect_err("it was undone");
     assert_eq!(e.kind(), Kind::Cancelled);
 }
 
@@ -36,9 +37,9 @@ async fn s22_a_lost_answer_is_not_a_second_entry() {
     let (a, mine) = (scene.client(), ask());
     let warm = ask();
     scene.lock(&a, &warm).await;
-    let _ = scene.run(a.release(&warm.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&warm.key())).await.expect("an answer");
     scene.store.fault(Fault::Mute);
-    let mut asking = Box::pin(a.acquire(&mine, None));
+    let mut asking = Box::pin(a.acquire(Arc::new(mine.clone()), None));
     assert!(poll_once(asking.as_mut()).await.is_none());
     drop(asking);
     scene.store.fault(Fault::None);
@@ -84,7 +85,7 @@ async fn an_orphan_whose_join_was_unanswered_leaves_too() {
     scene.run(b.abandon(&warm.key())).await.expect("an answer");
     let (lost, lives) = (waiting(), waiting());
     scene.store.fault(Fault::Mute);
-    let mut asking = Box::pin(b.acquire(&lost, None));
+    let mut asking = Box::pin(b.acquire(Arc::new(lost.clone()), None));
     assert!(poll_once(asking.as_mut()).await.is_none());
     drop(asking);
     scene.store.fault(Fault::None);
@@ -103,10 +104,10 @@ async fn s11_a_release_without_an_answer_goes_on() {
     let two = Ask { owner: one.owner.clone(), ..ask() };
     scene.lock(&a, &one).await;
     scene.lock(&a, &two).await;
-    let first = scene.run(a.release(&one.key(), None)).await.expect("an answer");
+    let first = scene.run(a.release(&one.key())).await.expect("an answer");
     assert_eq!((first, scene.line()), (Released::Released, vec![one.req]));
     scene.store.fault(Fault::Down);
-    scene.run(a.release(&two.key(), None)).await.expect_err("the store is down");
+    scene.run(a.release(&two.key())).await.expect_err("the store is down");
     assert_eq!(scene.line(), [one.req]);
     scene.store.fault(Fault::None);
     let up = scene.clock.now();
@@ -123,7 +124,7 @@ async fn min_hold_outlasts_many_leases() {
     let start = scene.clock.now();
     scene.lock(&a, &short).await;
     for _ in 0..2 {
-        let released = scene.run(a.release(&short.key(), None)).await.expect("an answer");
+        let released = scene.run(a.release(&short.key())).await.expect("an answer");
         assert_eq!(released, Released::Released);
     }
     scene.run(a.abandon(&short.key())).await.expect("an answer");
@@ -149,7 +150,7 @@ async fn a_revoked_hold_leaves_when_its_holder_knows() {
         assert!(format!("{told:?}").contains("Revoked"), "{told:?}");
         assert_eq!(scene.line(), [mine.req], "it may not know yet");
         if lets_go {
-            let released = scene.run(a.release(&mine.key(), None)).await.expect("an answer");
+            let released = scene.run(a.release(&mine.key())).await.expect("an answer");
             assert_eq!((released, scene.line()), (Released::WasLost, vec![]));
         } else {
             scene.until("its lease ended", || scene.line().is_empty()).await;
@@ -169,7 +170,7 @@ async fn a_reentry_that_leaves_before_its_own_place_frees_the_hold() {
     let two = Ask { owner: one.owner.clone(), ..waiting() };
     let mut first = scene.stands(&b, &one).await;
     let mut second = scene.stands(&b, &two).await;
-    let _ = scene.run(a.release(&holder.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&holder.key())).await.expect("an answer");
     granted(scene.run(first.as_mut()).await);
     // Nobody gives up the second's place as long as the library's thread is busy.
     let busy = library_thread_is_busy();
@@ -177,7 +178,7 @@ async fn a_reentry_that_leaves_before_its_own_place_frees_the_hold() {
     granted(entered);
     for ask in [&one, &two] {
         let key = ask.key();
-        let released = poll_once(b.release(&key, None).as_mut()).await.expect("no waiting");
+        let released = poll_once(b.release(&key).as_mut()).await.expect("no waiting");
         assert_eq!(released.expect("an answer"), Released::Released);
     }
     drop(busy);
@@ -208,7 +209,7 @@ async fn a_leave_is_repeated_as_long_as_its_session_lives() {
     scene.lock(&a, &other).await;
     scene.lock(&a, &mine).await;
     scene.store.refuse_leaves(true);
-    scene.run(a.release(&mine.key(), None)).await.expect_err("no answer");
+    scene.run(a.release(&mine.key())).await.expect_err("no answer");
     let due = [Due { key: other.key(), ttl: TTL }];
     passes(&scene, TTL * 3, || a.keep(&due)).await;
     assert_eq!(scene.line(), [mine.req]);
@@ -246,7 +247,7 @@ async fn a_leave_that_fails_keeps_no_session() {
     let start = scene.clock.now();
     scene.lock(&a, &mine).await;
     scene.store.refuse_leaves(true);
-    scene.run(a.release(&mine.key(), None)).await.expect_err("no answer");
+    scene.run(a.release(&mine.key())).await.expect_err("no answer");
     scene.until("its session ended", || scene.line().is_empty()).await;
     assert!(scene.clock.now().since(start) < TTL * 3 / 2);
 }
@@ -261,15 +262,21 @@ async fn an_owner_with_several_entries_enters_again_by_what_is_left() {
     let one = Ask { mode: Mode::Shared, ..waiting() };
     let two = Ask { owner: one.owner.clone(), mode: Mode::Shared, ..waiting() };
     scene.store.fault(Fault::Tardy(Duration::from_millis(1)));
-    let (first, second) =
-        scene.run(async { tokio::join!(a.acquire(&one, None), a.acquire(&two, None)) }).await;
+    let (first, second) = scene
+        .run(async {
+            tokio::join!(
+                a.acquire(Arc::new(one.clone()), None),
+                a.acquire(Arc::new(two.clone()), None)
+            )
+        })
+        .await;
     assert!(granted(first).tokens != granted(second).tokens, "two entries");
     scene.store.fault(Fault::None);
     let writer = waiting();
     let _waits = scene.stands(&b, &writer).await;
-    let _ = scene.run(a.release(&two.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&two.key())).await.expect("an answer");
     let again = Ask { owner: one.owner.clone(), mode: Mode::Shared, ..ask() };
-    granted(scene.run(a.acquire(&again, None)).await);
+    granted(scene.run(a.acquire(Arc::new(again.clone()), None)).await);
 }
 
 /// Lets time pass in larger steps, with a call now and then.
@@ -301,11 +308,25 @@ async fn leaving_twice_takes_nothing_from_who_shares_the_hold() {
     scene.lock(&a, &one).await;
     scene.lock(&a, &two).await;
     for _ in 0..2 {
-        let released = scene.run(a.release(&one.key(), None)).await.expect("an answer");
+        let released = scene.run(a.release(&one.key())).await.expect("an answer");
         assert_eq!((released, scene.line()), (Released::Released, vec![one.req]));
         scene.run(a.abandon(&one.key())).await.expect("an answer");
         assert_eq!(scene.line(), [one.req], "the entry of who is still there");
     }
-    let released = scene.run(a.release(&two.key(), None)).await.expect("an answer");
+    let released = scene.run(a.release(&two.key())).await.expect("an answer");
     assert_eq!((released, scene.line()), (Released::Released, vec![]));
+}
+
+/// A client that closes leaves the lines in which nobody wants its place any more: nobody would do it
+/// later, and its session may be long.
+#[tokio::test]
+async fn closing_leaves_what_nobody_has_undone_yet() {
+    let scene = Scene::new();
+    let (a, b, holder) = (scene.client(), scene.client(), ask());
+    scene.lock(&a, &holder).await;
+    let lost = Ask { ttl: TTL * 100, ..waiting() };
+    let orphan = scene.stands(&b, &lost).await;
+    drop(orphan);
+    scene.run(b.close()).await;
+    assert_eq!(scene.line(), [holder.req]);
 }

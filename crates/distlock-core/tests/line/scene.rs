@@ -2,9 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
-use distlock_core::line::{Lined, MemoryLine};
-use distlock_core::seam::{Ask, Attempt, Backend, Grant};
+use distlock_core::backend::{Ask, Attempt, Backend, Grant};
+use distlock_core::queue::{MemoryQueue, QueueDriver};
 use distlock_core::{Clock, Error, ReqId};
 
 use crate::clockwork;
@@ -12,7 +13,7 @@ pub(crate) use crate::clockwork::{TTL, ask, name, poll_once, waiting};
 
 pub(crate) struct Scene {
     pub(crate) clock: Clock,
-    pub(crate) store: MemoryLine,
+    pub(crate) store: MemoryQueue,
 }
 
 /// An acquire under way.
@@ -21,11 +22,11 @@ pub(crate) type Asking<'a> = Pin<Box<dyn Future<Output = Result<Attempt, Error>>
 impl Scene {
     pub(crate) fn new() -> Self {
         let clock = Clock::held();
-        Self { store: MemoryLine::new("line", clock.clone()), clock }
+        Self { store: MemoryQueue::new("line", clock.clone()), clock }
     }
 
-    pub(crate) fn client(&self) -> Lined<MemoryLine> {
-        Lined::new(self.store.client())
+    pub(crate) fn client(&self) -> QueueDriver<MemoryQueue> {
+        QueueDriver::new(self.store.client())
     }
 
     pub(crate) async fn run<T>(&self, work: impl Future<Output = T>) -> T {
@@ -46,17 +47,17 @@ impl Scene {
     }
 
     /// A lock that is surely granted.
-    pub(crate) async fn lock(&self, client: &Lined<MemoryLine>, ask: &Ask) -> Grant {
-        granted(self.run(client.acquire(ask, None)).await)
+    pub(crate) async fn lock(&self, client: &QueueDriver<MemoryQueue>, ask: &Ask) -> Grant {
+        granted(self.run(client.acquire(Arc::new(ask.clone()), None)).await)
     }
 
     /// An acquire that stands in line now.
     pub(crate) async fn stands<'a>(
         &self,
-        client: &'a Lined<MemoryLine>,
+        client: &'a QueueDriver<MemoryQueue>,
         ask: &'a Ask,
     ) -> Asking<'a> {
-        let mut asking: Asking<'a> = Box::pin(client.acquire(ask, None));
+        let mut asking: Asking<'a> = Box::pin(client.acquire(Arc::new(ask.clone()), None));
         let early = poll_once(asking.as_mut()).await;
         assert!(early.is_none(), "it is held, but {early:?}");
         assert!(self.line().contains(&ask.req), "not in line");
@@ -67,6 +68,6 @@ impl Scene {
 pub(crate) fn granted(answer: Result<Attempt, Error>) -> Grant {
     match answer.expect("an answer") {
         Attempt::Granted(grant) => grant,
-        Attempt::Busy(standing) => panic!("busy: {standing}"),
+        Attempt::Busy(status) => panic!("busy: {status}"),
     }
 }

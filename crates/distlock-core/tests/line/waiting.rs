@@ -1,9 +1,10 @@
 //! Standing in line while sessions end, watches get lost and the store is silent.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Attempt, Backend, Due, Kept, Released};
 use distlock_core::fault::Fault;
-use distlock_core::seam::{Ask, Attempt, Backend, Due, Kept, Released};
 use distlock_core::{Kind, Patience};
 
 use crate::scene::{Scene, TTL, ask, granted, poll_once, waiting};
@@ -15,12 +16,12 @@ async fn a_join_that_is_first_is_granted_without_a_further_question() {
     let a = scene.client();
     let warm = ask();
     scene.lock(&a, &warm).await;
-    let _ = scene.run(a.release(&warm.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&warm.key())).await.expect("an answer");
     let before = scene.store.calls();
     let mine = ask();
     scene.lock(&a, &mine).await;
     assert_eq!(scene.store.calls() - before, 1);
-    let released = scene.run(a.release(&mine.key(), None)).await.expect("an answer");
+    let released = scene.run(a.release(&mine.key())).await.expect("an answer");
     assert_eq!((released, scene.store.calls() - before), (Released::Released, 2));
 }
 
@@ -39,7 +40,7 @@ async fn s17_a_waiter_whose_session_ends_is_told_at_once() {
     assert_eq!(scene.clock.now(), start, "it took its time");
     // The same client then acquires again.
     drop(asking);
-    let _ = scene.run(a.release(&holder.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&holder.key())).await.expect("an answer");
     scene.lock(&b, &waiting()).await;
 }
 
@@ -52,7 +53,7 @@ async fn s17_who_waited_is_not_granted_by_an_old_answer() {
     scene.lock(&a, &holder).await;
     let mut asking = scene.stands(&b, &mine).await;
     scene.store.deaf(true);
-    let _ = scene.run(a.release(&holder.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&holder.key())).await.expect("an answer");
     scene.store.lose_watches();
     scene.store.fault(Fault::Tardy(Duration::from_secs(1)));
     // It looks, and the answer that it is first is on its way.
@@ -89,7 +90,7 @@ async fn s17_an_unanswered_question_ends_with_the_lease() {
         let start = scene.clock.now();
         let mut asking = scene.stands(&b, &mine).await;
         if proving {
-            let _ = scene.run(a.release(&holder.key(), None)).await.expect("an answer");
+            let _ = scene.run(a.release(&holder.key())).await.expect("an answer");
             // It looks, and the answer that it is first comes; the proof is asked for in vain.
             scene.store.fault(Fault::Tardy(Duration::from_secs(1)));
             assert!(poll_once(asking.as_mut()).await.is_none());
@@ -109,7 +110,7 @@ async fn trouble_in_line_is_waited_out() {
     let (a, b, holder, mine) = (scene.client(), scene.client(), ask(), waiting());
     scene.lock(&a, &holder).await;
     let mut asking = scene.stands(&b, &mine).await;
-    let _ = scene.run(a.release(&holder.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&holder.key())).await.expect("an answer");
     scene.store.fault(Fault::Down);
     let down = scene.clock.now().plus(TTL / 2);
     while scene.clock.now() < down {
@@ -133,7 +134,7 @@ async fn a_waiter_outlasts_many_leases() {
         assert!(poll_once(asking.as_mut()).await.is_none());
         scene.tick().await;
     }
-    let _ = scene.run(a.release(&holder.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&holder.key())).await.expect("an answer");
     granted(scene.run(asking.as_mut()).await);
 }
 
@@ -146,7 +147,7 @@ async fn a_lost_watch_costs_a_third_of_a_lease() {
     scene.store.deaf(true);
     let mut asking = scene.stands(&b, &mine).await;
     let start = scene.clock.now();
-    let _ = scene.run(a.release(&holder.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&holder.key())).await.expect("an answer");
     granted(scene.run(asking.as_mut()).await);
     let waited = scene.clock.now().since(start);
     assert!(waited > TTL / 5 && waited <= TTL / 3 + TTL / 20, "found out after {waited:?}");
@@ -162,7 +163,7 @@ async fn a_watch_made_anew_still_fires() {
     scene.store.lose_watches();
     assert!(poll_once(asking.as_mut()).await.is_none(), "it is held");
     let start = scene.clock.now();
-    let _ = scene.run(a.release(&holder.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&holder.key())).await.expect("an answer");
     granted(scene.run(asking.as_mut()).await);
     assert_eq!(scene.clock.now(), start, "not woken");
 }
@@ -180,7 +181,7 @@ async fn one_release_is_one_wake_up() {
     }
     let (before, mut last) = (scene.store.wakes(), &holder);
     for (mut asking, ask) in line.into_iter().zip(&asks) {
-        let _ = scene.run(a.release(&last.key(), None)).await.expect("an answer");
+        let _ = scene.run(a.release(&last.key())).await.expect("an answer");
         granted(scene.run(asking.as_mut()).await);
         last = ask;
     }
@@ -198,10 +199,10 @@ async fn who_gives_up_leaves_the_line() {
     for patience in [Patience::Never, Patience::For(TTL / 5)] {
         let start = scene.clock.now();
         let mine = Ask { patience, ..ask() };
-        let answer = scene.run(b.acquire(&mine, None)).await.expect("an answer");
-        let Attempt::Busy(standing) = answer else { panic!("{answer:?}") };
-        assert_eq!(standing.ahead, Some(1), "{standing}");
-        assert_eq!(standing.holder.expect("a holder").token, first.tokens.first());
+        let answer = scene.run(b.acquire(Arc::new(mine.clone()), None)).await.expect("an answer");
+        let Attempt::Busy(status) = answer else { panic!("{answer:?}") };
+        assert_eq!(status.ahead, Some(1), "{status}");
+        assert_eq!(status.holder.expect("a holder").token, first.tokens.first());
         assert_eq!(scene.line(), [holder.req, second.req]);
         let waited = scene.clock.now().since(start);
         let patient = if patience == Patience::Never { Duration::ZERO } else { TTL / 5 };
@@ -219,13 +220,13 @@ async fn an_owner_that_waits_twice_does_not_wait_for_itself() {
     let two = Ask { owner: one.owner.clone(), ..waiting() };
     let mut first = scene.stands(&b, &one).await;
     let mut second = scene.stands(&b, &two).await;
-    let _ = scene.run(a.release(&holder.key(), None)).await.expect("an answer");
+    let _ = scene.run(a.release(&holder.key())).await.expect("an answer");
     let first = granted(scene.run(first.as_mut()).await);
     let second = granted(scene.run(second.as_mut()).await);
     assert_eq!(first.tokens, second.tokens);
     scene.until("the place of the second is given up", || scene.line() == [one.req]).await;
     for (ask, line) in [(&one, vec![one.req]), (&two, vec![])] {
-        let released = scene.run(b.release(&ask.key(), None)).await.expect("an answer");
+        let released = scene.run(b.release(&ask.key())).await.expect("an answer");
         assert_eq!((released, scene.line()), (Released::Released, line));
     }
 }

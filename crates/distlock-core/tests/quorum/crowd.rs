@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use distlock_core::backend::{Attempt, Backend, Event, Released};
 use distlock_core::quorum::Fault;
-use distlock_core::seam::{Attempt, Backend, Event, Released};
-use distlock_core::{Clock, Locks, Standing};
+use distlock_core::{Clock, Locks, QueueStatus};
 
 use crate::scene::{Scene, TTL, waiting};
 
@@ -54,11 +54,11 @@ async fn the_ticket_decides_who_is_next() {
         all.iter().filter(|s| s.line.iter().any(|w| w.who.req == req && w.backed)).count()
     };
     let order = std::sync::Mutex::new(Vec::new());
-    let turn = async |client: &dyn Backend, ask: &distlock_core::seam::Ask| {
-        let attempt = client.acquire(ask, None).await.expect("an answer");
+    let turn = async |client: &dyn Backend, ask: &distlock_core::backend::Ask| {
+        let attempt = client.acquire(Arc::new(ask.clone()), None).await.expect("an answer");
         assert!(matches!(attempt, Attempt::Granted(_)));
         order.lock().expect("unpoisoned").push(ask.req);
-        let _ = client.release(&ask.key(), None).await.expect("an answer");
+        let _ = client.release(&ask.key()).await.expect("an answer");
     };
     let one = turn(&b, &first);
     let two = async {
@@ -72,7 +72,7 @@ async fn the_ticket_decides_who_is_next() {
         while in_line(second.req) < 5 {
             tokio::task::yield_now().await;
         }
-        let _ = a.release(&held.key(), None).await.expect("an answer");
+        let _ = a.release(&held.key()).await.expect("an answer");
     };
     scene.run(async { tokio::join!(one, two, release) }).await;
     assert_eq!(*order.lock().expect("unpoisoned"), [first.req, second.req]);
@@ -91,8 +91,9 @@ async fn the_first_behind_a_holder_is_next_and_the_holder_is_told() {
     scene.tick().await;
     let seen = std::sync::Mutex::new(Vec::new());
     let ask = waiting();
-    let watch = |s: &Standing| seen.lock().expect("unpoisoned").push(s.ahead);
-    let attempt = scene.run(b.acquire(&ask, Some(&watch))).await.expect("an answer");
+    let watch = |s: &QueueStatus| seen.lock().expect("unpoisoned").push(s.ahead);
+    let attempt =
+        scene.run(b.acquire(Arc::new(ask.clone()), Some(&watch))).await.expect("an answer");
     assert!(matches!(attempt, Attempt::Granted(_)), "{attempt:?}");
     assert_eq!(seen.into_inner().expect("unpoisoned").first(), Some(&Some(0)));
     // Nobody gave back or renewed: the lease ran out, and the next in line knew when.

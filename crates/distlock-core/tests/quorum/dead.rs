@@ -1,10 +1,11 @@
 //! Dead nodes: a minority costs little, a majority ends everything.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::quorum::{Fault, MemoryNode, Quorum};
-use distlock_core::seam::{Attempt, Backend, Kept, Released};
-use distlock_core::{Clock, Kind, Locks, Patience, Why};
+use distlock_core::backend::{Attempt, Backend, Kept, Released};
+use distlock_core::quorum::{Fault, MemoryNode, QuorumDriver};
+use distlock_core::{Clock, Kind, Locks, LossReason, Patience};
 
 use crate::scene::{Scene, TTL, ask};
 
@@ -20,7 +21,7 @@ async fn five_nodes_with_two_dead_still_lock() {
         let first = ask();
         let grant = scene.lock(&client, &first).await;
         assert_eq!(scene.owned(first.req), 3);
-        let released = scene.run(client.release(&first.key(), None)).await.expect("an answer");
+        let released = scene.run(client.release(&first.key())).await.expect("an answer");
         assert_eq!(released, Released::Released);
         let took = scene.clock.now().since(start);
         assert!(took <= Duration::from_millis(55), "{fault:?}: {took:?}");
@@ -29,7 +30,7 @@ async fn five_nodes_with_two_dead_still_lock() {
         let second = ask();
         let next = scene.lock(&client, &second).await;
         assert!(next.tokens.first() > grant.tokens.first());
-        let released = scene.run(client.release(&second.key(), None)).await.expect("an answer");
+        let released = scene.run(client.release(&second.key())).await.expect("an answer");
         assert_eq!(released, Released::Released);
         assert_eq!(scene.clock.now().since(start), Duration::ZERO, "{fault:?}");
     }
@@ -51,7 +52,10 @@ async fn with_three_of_five_dead_nobody_is_granted() {
         // Also not what waits, which says so when its place cannot be kept any longer.
         let mut two = ask();
         two.patience = Patience::Forever;
-        let e = scene.run(client.acquire(&two, None)).await.expect_err("too few nodes");
+        let e = scene
+            .run(client.acquire(Arc::new(two.clone()), None))
+            .await
+            .expect_err("too few nodes");
         assert_eq!(e.kind(), Kind::Unreachable);
         scene.faults(&[]);
         scene.until("all of it is undone", || scene.is_empty() && !client.owes()).await;
@@ -67,7 +71,7 @@ async fn a_holder_is_told_within_its_ttl_when_a_majority_dies() {
     scene.faults(&[Fault::Silent, Fault::Down, Fault::Silent]);
     scene.clock.advance(TTL * 9 / 10);
     let lost = guard.check().expect_err("its deadline is over");
-    assert_eq!(lost.why, Why::Expired);
+    assert_eq!(lost.why, LossReason::Expired);
     scene.run(guard.lost()).await;
     assert!(scene.clock.now().since(start) <= TTL, "told after the nodes gave it up");
 }
@@ -89,7 +93,9 @@ async fn no_answer_is_no_loss_and_no_renewal() {
 fn an_even_number_of_nodes_or_one_is_no_quorum() {
     for n in [0, 1, 2, 4, 6, 64] {
         let node = |i| MemoryNode::new(format!("node{i}"), Clock::held());
-        let Err(e) = Quorum::new("q", (0..n).map(node).collect()) else { panic!("{n} accepted") };
+        let Err(e) = QuorumDriver::new("q", (0..n).map(node).collect()) else {
+            panic!("{n} accepted")
+        };
         assert!(e.kind() == Kind::Usage && e.hint().is_some());
     }
 }
@@ -107,13 +113,10 @@ async fn the_textbook_recipe_locks_by_majority_without_ordered_tokens() {
     assert!(scene.try_lock(&b, &two).await.expect("an answer").is_err());
     let kept = scene.keep(&a, &one).await;
     assert!(matches!(kept, Kept::Until { .. }), "{kept:?}");
-    assert_eq!(
-        scene.run(a.release(&one.key(), None)).await.expect("an answer"),
-        Released::Released
-    );
+    assert_eq!(scene.run(a.release(&one.key())).await.expect("an answer"), Released::Released);
     let mut three = ask();
     three.patience = Patience::For(Duration::from_secs(1));
-    let attempt = scene.run(b.acquire(&three, None)).await.expect("an answer");
+    let attempt = scene.run(b.acquire(Arc::new(three.clone()), None)).await.expect("an answer");
     assert!(matches!(attempt, Attempt::Granted(_)), "{attempt:?}");
 }
 
@@ -125,12 +128,12 @@ async fn a_node_that_answers_again_is_counted_on_again() {
     scene.faults(&[Fault::None, Fault::None, Fault::Down]);
     let one = ask();
     scene.lock(&client, &one).await;
-    let _ = scene.run(client.release(&one.key(), None)).await.expect("an answer");
+    let _ = scene.run(client.release(&one.key())).await.expect("an answer");
     assert!(client.owes());
     scene.faults(&[]);
     scene.until("it has been told", || !client.owes()).await;
     let two = ask();
     scene.lock(&client, &two).await;
-    let _ = scene.run(client.release(&two.key(), None)).await.expect("an answer");
+    let _ = scene.run(client.release(&two.key())).await.expect("an answer");
     assert!(!client.owes(), "told once more in the background, like a dead one");
 }

@@ -1,10 +1,11 @@
 //! An acquire dropped anywhere leaves nothing once it was abandoned.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Backend};
 use distlock_core::quorum::Fault;
-use distlock_core::seam::{Ask, Backend};
 
 use crate::scene::{Scene, ask, poll_once, waiting};
 
@@ -20,7 +21,7 @@ async fn dropped_at_every_poll(held: bool, make: fn() -> Ask) {
         scene.faults(&[late, Fault::None, late]);
         let one = make();
         {
-            let mut acquire = pin!(b.acquire(&one, None));
+            let mut acquire = pin!(b.acquire(Arc::new(one.clone()), None));
             for _ in 0..polls {
                 if poll_once(acquire.as_mut()).await.is_some() {
                     break;
@@ -69,7 +70,7 @@ async fn a_node_that_was_away_is_told_of_a_request_with_a_long_lease() {
     let one = Ask { ttl: Duration::from_secs(100), ..ask() };
     let late = Fault::Late(Duration::from_millis(2));
     scene.faults(&[late, late]);
-    assert!(poll_once(pin!(client.acquire(&one, None))).await.is_none());
+    assert!(poll_once(pin!(client.acquire(Arc::new(one.clone()), None))).await.is_none());
     assert_eq!(scene.owned(one.req), 1);
     scene.faults(&[Fault::None, Fault::None, Fault::Down]);
     scene.run(client.abandon(&one.key())).await.expect("a majority acknowledges");

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use distlock_core::backend::{Backend, Due, Kept, Released};
 use distlock_core::quorum::Fault;
-use distlock_core::seam::{Backend, Due, Kept, Released};
-use distlock_core::{ReqId, Why};
+use distlock_core::{LossReason, ReqId};
 
 use crate::scene::{Scene, TTL, ask, name};
 
@@ -18,7 +18,7 @@ async fn s23_acquired_on_three_of_five_and_renewed_on_two_is_lost() {
     scene.faults(&[]);
     scene.nodes[2].wipe(&name());
     let kept = scene.keep(&client, &one).await;
-    assert!(matches!(kept, Kept::Lost(Why::Gone)), "{kept:?}");
+    assert!(matches!(kept, Kept::Lost(LossReason::Gone)), "{kept:?}");
     // Until its holder knows of the loss, what is left of it keeps others out.
     assert_eq!(scene.owned(one.req), 2);
     client.abandon(&one.key()).await.unwrap();
@@ -56,10 +56,7 @@ async fn healed_nodes_count_from_the_next_round_on() {
     assert!(matches!(kept, Kept::Until { .. }), "{kept:?}");
     let tokens = scene.states().into_iter().filter_map(|s| s.hold).map(|h| h.token);
     assert!(tokens.into_iter().all(|t| t == Some(grant.tokens.first())));
-    assert_eq!(
-        scene.run(client.release(&one.key(), None)).await.expect("an answer"),
-        Released::Released
-    );
+    assert_eq!(scene.run(client.release(&one.key())).await.expect("an answer"), Released::Released);
     scene.until("nothing is left", || scene.is_empty()).await;
 }
 
@@ -91,10 +88,10 @@ async fn a_ticket_takes_up_a_hold_but_not_one_that_was_lost() {
         node.wipe(&name());
     }
     let kept = scene.keep(&scene.client(), &one).await;
-    assert!(matches!(kept, Kept::Lost(Why::Gone)), "two nodes are no majority: {kept:?}");
+    assert!(matches!(kept, Kept::Lost(LossReason::Gone)), "two nodes are no majority: {kept:?}");
     let kept = scene.keep(&a, &one).await;
     assert!(matches!(kept, Kept::Lost(_)), "{kept:?}");
-    let stranger = distlock_core::seam::Ask { req: ReqId::random(), ..ask() };
+    let stranger = distlock_core::backend::Ask { req: ReqId::random(), ..ask() };
     let kept = scene.keep(&b, &stranger).await;
     assert!(matches!(kept, Kept::Lost(_)), "{kept:?}");
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Released};
 use distlock_core::quorum::{
     Bid, Commit, Committed, Generation, Heal, NodeDue, NodeOp, NodeReply, NodeRules, NodeState,
     Place, Round, Vote,
 };
-use distlock_core::seam::{Ask, Released};
 use distlock_core::state::{Micros, Now};
-use distlock_core::{Standing, Token};
+use distlock_core::{QueueStatus, Token};
 
 use crate::scene::{TTL, ask};
 
@@ -91,7 +91,7 @@ fn the_same_round_is_the_same_grant_and_a_later_one_ends_it() {
     assert_eq!((generation, left), (first.2, TTL - Duration::from_secs(1)));
     let second = desk.granted(&one, 2, at + SECOND);
     assert!(second.2 > first.2);
-    assert_eq!(desk.bid(&one, 1, at, None), Vote::Spent, "a late arrival of the first");
+    assert_eq!(desk.bid(&one, 1, at, None), Vote::Tombstoned, "a late arrival of the first");
     assert_eq!(desk.commit(&one, first.2, at), Committed::Lost);
     assert!(!desk.renew(&one, Some(first.2)) && desk.renew(&one, Some(second.2)));
 }
@@ -100,16 +100,16 @@ fn the_same_round_is_the_same_grant_and_a_later_one_ends_it() {
 fn a_cancelled_round_is_spent_and_the_next_one_is_not() {
     let (mut desk, one) = (Desk::new(), ask());
     desk.step(NodeOp::Cancel(one.req, Round(1)));
-    assert_eq!(desk.bid(&one, 1, 1, None), Vote::Spent, "it overtook the bid");
+    assert_eq!(desk.bid(&one, 1, 1, None), Vote::Tombstoned, "it overtook the bid");
     desk.granted(&one, 2, 1);
     desk.step(NodeOp::Cancel(one.req, Round(1)));
     assert!(desk.state.hold.is_some(), "a cancel of an earlier round");
     assert_eq!(desk.step(NodeOp::Release(one.req)), NodeReply::Released(Released::Released));
-    assert_eq!(desk.bid(&one, 3, 1, None), Vote::Spent, "a released request never comes back");
+    assert_eq!(desk.bid(&one, 3, 1, None), Vote::Tombstoned, "a released request never comes back");
     assert_eq!(desk.step(NodeOp::Release(one.req)), NodeReply::Released(Released::Released));
     let other = ask();
     assert_eq!(desk.step(NodeOp::Release(other.req)), NodeReply::Released(Released::WasLost));
-    assert_eq!(desk.bid(&other, 1, 1, None), Vote::Spent);
+    assert_eq!(desk.bid(&other, 1, 1, None), Vote::Tombstoned);
 }
 
 #[test]
@@ -155,10 +155,10 @@ fn the_holder_is_not_ahead_of_those_who_wait_for_it() {
     assert!(matches!(desk.bid(&ask(), 1, 1, place), Vote::Granted { .. }));
     for (who, ticket, expected) in [(&first, at + 1, 0), (&second, at + 2, 1)] {
         let place = desk.place(ticket, false);
-        let Vote::Busy { standing, queued: true } = desk.bid(who, 1, 1, place) else {
+        let Vote::Busy { status, queued: true } = desk.bid(who, 1, 1, place) else {
             panic!("it is held")
         };
-        assert_eq!(standing.ahead, Some(expected));
+        assert_eq!(status.ahead, Some(expected));
     }
 }
 
@@ -173,7 +173,7 @@ fn nobody_passes_a_lower_ticket_that_is_backed() {
         assert!(matches!(desk.bid(who, 1, 1, place), Vote::Busy { queued: true, .. }));
     }
     let place = desk.place(at + 1, true);
-    let Vote::Busy { standing: Standing { ahead, .. }, .. } = desk.bid(&early, 1, 1, place) else {
+    let Vote::Busy { status: QueueStatus { ahead, .. }, .. } = desk.bid(&early, 1, 1, place) else {
         panic!("it is held")
     };
     assert_eq!(ahead, Some(0), "ordered by ticket, not by arrival");
@@ -221,7 +221,7 @@ fn a_healed_ownership_counts_for_a_ticket_only_when_its_holder_counted_it() {
     let other = ask();
     assert!(matches!(desk.heal(&other, 6), Vote::Busy { .. }));
     desk.step(NodeOp::Cancel(one.req, Round::ALL));
-    assert_eq!(desk.heal(&one, 5), Vote::Spent);
+    assert_eq!(desk.heal(&one, 5), Vote::Tombstoned);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Some nodes, a clock that stands still, and clients.
 
 use std::future::Future;
+use std::sync::Arc;
 
-use distlock_core::quorum::{Fault, MemoryNode, NodeState, Quorum};
-use distlock_core::seam::{Ask, Attempt, Backend, Due, Grant, Kept};
-use distlock_core::{Clock, Error, ReqId, Standing};
+use distlock_core::backend::{Ask, Attempt, Backend, Due, Grant, Kept};
+use distlock_core::quorum::{Fault, MemoryNode, NodeState, QuorumDriver};
+use distlock_core::{Clock, Error, QueueStatus, ReqId};
 
 use crate::clockwork;
 pub(crate) use crate::clockwork::{TTL, ask, name, poll_once, waiting};
@@ -24,9 +25,9 @@ impl Scene {
         Self { nodes: nodes.collect(), clock }
     }
 
-    pub(crate) fn client(&self) -> Quorum<MemoryNode> {
+    pub(crate) fn client(&self) -> QuorumDriver<MemoryNode> {
         let nodes = self.nodes.iter().map(MemoryNode::client).collect();
-        Quorum::new("quorum", nodes).expect("a quorum")
+        QuorumDriver::new("quorum", nodes).expect("a quorum")
     }
 
     /// The first nodes fail like this, the others not at all.
@@ -67,21 +68,21 @@ impl Scene {
 
     pub(crate) async fn try_lock(
         &self,
-        client: &Quorum<MemoryNode>,
+        client: &QuorumDriver<MemoryNode>,
         ask: &Ask,
-    ) -> Result<Result<Grant, Standing>, Error> {
-        Ok(match self.run(client.acquire(ask, None)).await? {
+    ) -> Result<Result<Grant, QueueStatus>, Error> {
+        Ok(match self.run(client.acquire(Arc::new(ask.clone()), None)).await? {
             Attempt::Granted(grant) => Ok(grant),
-            Attempt::Busy(standing) => Err(standing),
+            Attempt::Busy(status) => Err(status),
         })
     }
 
     /// A lock that is surely granted.
-    pub(crate) async fn lock(&self, client: &Quorum<MemoryNode>, ask: &Ask) -> Grant {
+    pub(crate) async fn lock(&self, client: &QuorumDriver<MemoryNode>, ask: &Ask) -> Grant {
         self.try_lock(client, ask).await.expect("an answer").expect("a grant")
     }
 
-    pub(crate) async fn keep(&self, client: &Quorum<MemoryNode>, ask: &Ask) -> Kept {
+    pub(crate) async fn keep(&self, client: &QuorumDriver<MemoryNode>, ask: &Ask) -> Kept {
         let due = [Due { key: ask.key(), ttl: ask.ttl }];
         self.run(client.keep(&due)).await.pop().expect("an answer")
     }

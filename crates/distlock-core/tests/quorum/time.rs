@@ -1,10 +1,11 @@
 //! What counts is what is left after the last answer, from before the first question.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Attempt, Backend};
 use distlock_core::quorum::Fault;
-use distlock_core::seam::{Attempt, Backend};
 
 use crate::scene::{Scene, TTL, ask, name, poll_once};
 
@@ -14,7 +15,7 @@ const MS: Duration = Duration::from_millis(1);
 async fn paused(scene: &Scene, pause: Duration, meanwhile: impl Fn()) -> (Attempt, u64) {
     let (client, one) = (scene.client(), ask());
     scene.faults(&[Fault::Tardy(MS); 5]);
-    let mut acquire = pin!(client.acquire(&one, None));
+    let mut acquire = pin!(client.acquire(Arc::new(one.clone()), None));
     assert!(poll_once(acquire.as_mut()).await.is_none(), "the answers are under way");
     let proposal = scene.clock.wall_micros();
     meanwhile();
@@ -88,7 +89,7 @@ async fn nodes_with_clocks_apart_still_agree_on_rising_tokens() {
         let token = grant.tokens.first().get();
         assert!(token > last);
         last = token;
-        let _ = scene.run(client.release(&one.key(), None)).await.expect("an answer");
+        let _ = scene.run(client.release(&one.key())).await.expect("an answer");
         scene.clock.advance(MS);
     }
     // Known by now: most nodes are an hour ahead, and proposals with them.

@@ -1,9 +1,10 @@
 //! What fails, or wins early, leaves nothing anywhere (S24); who restarts empty lets nobody in (S25).
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Attempt, Backend, Released};
 use distlock_core::quorum::Fault;
-use distlock_core::seam::{Attempt, Backend, Released};
 
 use crate::scene::{Scene, TTL, ask, poll_once};
 
@@ -27,7 +28,7 @@ async fn s24_a_failed_acquire_is_removed_from_all_nodes() {
         // Whatever is still under way finds the tombstone.
         scene.clock.advance(Duration::from_millis(500));
         let spent = |n: &distlock_core::quorum::MemoryNode| {
-            n.peek(&held.lock).spent.iter().any(|s| s.req == failed.req)
+            n.peek(&held.lock).tombstones.iter().any(|s| s.req == failed.req)
         };
         assert!(scene.nodes[..2].iter().all(spent), "{fault:?}");
     }
@@ -43,7 +44,7 @@ async fn s24_an_undo_that_did_not_arrive_is_repeated() {
     // The node grants, is cut off before it can answer, and hears nothing of the undo.
     scene.faults(&[Fault::Mute]);
     let (failed, start) = (ask(), scene.clock.now());
-    let mut acquire = std::pin::pin!(b.acquire(&failed, None));
+    let mut acquire = std::pin::pin!(b.acquire(Arc::new(failed.clone()), None));
     assert!(poll_once(acquire.as_mut()).await.is_none(), "one answer is missing");
     scene.faults(&[Fault::Silent]);
     let attempt = scene.run(acquire).await.expect("an answer");
@@ -64,13 +65,14 @@ async fn s24_an_early_win_is_released_at_stragglers_too() {
     scene.lock(&client, &one).await;
     let took = scene.clock.now().since(start);
     assert!(took < Duration::from_millis(40), "waited for the stragglers: {took:?}");
-    let released = scene.run(client.release(&one.key(), None)).await.expect("an answer");
+    let released = scene.run(client.release(&one.key())).await.expect("an answer");
     assert_eq!(released, Released::Released);
     scene.faults(&[]);
     scene.until("the stragglers are told", || !client.owes()).await;
     scene.clock.advance(Duration::from_millis(100));
     scene.until("nothing is left", || scene.is_empty()).await;
-    let spent = |s: &distlock_core::quorum::NodeState| s.spent.iter().any(|s| s.req == one.req);
+    let spent =
+        |s: &distlock_core::quorum::NodeState| s.tombstones.iter().any(|s| s.req == one.req);
     assert!(scene.states().iter().all(spent), "a late bid would be granted");
 }
 

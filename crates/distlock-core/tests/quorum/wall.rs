@@ -2,10 +2,11 @@
 //! machine is paused.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Attempt, Backend, Kept};
 use distlock_core::quorum::Fault;
-use distlock_core::seam::{Ask, Attempt, Backend, Kept};
 
 use crate::scene::{Scene, TTL, ask, poll_once};
 
@@ -18,7 +19,7 @@ const BELIEVED: i64 = 9;
 async fn paused(scene: &Scene, seconds: i64) -> (Attempt, u64) {
     let (client, one) = (scene.client(), ask());
     scene.faults(&[Fault::Tardy(MS); 5]);
-    let mut acquire = pin!(client.acquire(&one, None));
+    let mut acquire = pin!(client.acquire(Arc::new(one.clone()), None));
     assert!(poll_once(acquire.as_mut()).await.is_none(), "the answers are under way");
     let proposal = scene.clock.wall_micros();
     scene.clock.step_wall(seconds);

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use distlock_core::seam::Ask;
+use distlock_core::backend::Ask;
 use distlock_core::{Clock, FullName, Label, Mode, Name, Owner, Patience, ReqId};
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);

@@ -11,18 +11,15 @@ const LISTED: usize = 10;
 
 pub(super) fn html(outline: &Outline<'_>) -> String {
     let unexpected = outline.record.runs.iter().any(|run| run.verdict == Verdict::Unexpected);
-    let escaped = outline.record.teeth.iter().any(|tooth| tooth.caught_by.is_none());
-    let (class, mark) =
-        if unexpected || escaped { ("bad", Mark::Unexpected) } else { ("good", Mark::Clean) };
+    let (class, mark) = if unexpected { ("bad", Mark::Unexpected) } else { ("good", Mark::Clean) };
     let said = match outline.record.runs.is_empty() {
         true => "This record holds no run of a story or of random faults.".to_owned(),
         false => format!("{} {} {}", ended(outline), clean_and_not(outline), fence(outline)),
     };
     format!(
         "<div class=\"verdict {class}\"><span class=\"seal\" aria-hidden=\"true\">{}</span>\
-         <div><p>{said}{}</p>{}</div></div>",
+         <div><p>{said}</p>{}</div></div>",
         mark.glyph(),
-        bugs(outline),
         unexpected_ones(outline)
     )
 }
@@ -114,16 +111,5 @@ fn fence(outline: &Outline<'_>) -> String {
             "<strong>In {} a late write got past the fence, and must not have.</strong>",
             count(n, "run", "runs")
         ),
-    }
-}
-
-fn bugs(outline: &Outline<'_>) -> String {
-    let teeth = &outline.record.teeth;
-    match (teeth.len(), teeth.iter().filter(|tooth| tooth.caught_by.is_none()).count()) {
-        (0, _) => String::new(),
-        (all, 0) => format!(" All {all} bugs put in on purpose were caught."),
-        (all, n) => {
-            format!(" <strong>{n} of {all} bugs put in on purpose were not caught.</strong>")
-        }
     }
 }

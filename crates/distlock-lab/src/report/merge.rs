@@ -6,9 +6,9 @@ use crate::record::{Record, Run};
 
 /// Two records as one, `later` being the one made later.
 ///
-/// The same run (store, story, kind, round and seed) counts once, as it ended the later time; so
-/// does a seeded bug. A story that is several runs under one name keeps them all. Seed and date are the later ones (each run keeps its own seed); versions that
-/// differ are both named, because the page must not speak for one that did not make all its runs.
+/// The same run (store, story, kind, round and seed) counts once, as it ended the later time. A
+/// story that is several runs under one name keeps them all. Seed and date are the later ones (each
+/// run keeps its own seed); versions that differ are both named, because the page must not speak for one that did not make all its runs.
 pub fn merge(earlier: Record, later: Record) -> Record {
     let version = match earlier.version.split(", ").any(|version| version == later.version) {
         true => earlier.version,
@@ -24,7 +24,6 @@ pub fn merge(earlier: Record, later: Record) -> Record {
         runs: unnumbered(joined(numbered(earlier.runs), numbered(later.runs), |(n, run)| {
             (*n, key(run))
         })),
-        teeth: joined(earlier.teeth, later.teeth, |tooth| tooth.bug.clone()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_testkit::Road;
+use distlock_testkit::ProxiedRoute;
 
 use super::{Act, Expected, Story, story};
 use crate::scene::{Scene, Told};
@@ -43,7 +43,7 @@ async fn tell(scene: &mut Scene, slow: bool) -> Told {
         scene.takes(A, &warm).await?;
         scene.releases(A, &warm).await;
         // Longer than what is given up for drifting clocks.
-        let held = scene.on_the_road(A, "held answers", Road::hold_answers);
+        let held = scene.on_the_road(A, "held answers", ProxiedRoute::hold_answers);
         let asked = scene.asks(A, &lock).await;
         scene.passes(scene.ttl / 5).await;
         if let Some(road) = &scene.clients[A].road {
@@ -60,7 +60,7 @@ async fn tell(scene: &mut Scene, slow: bool) -> Told {
     }
     let next = scene.asks(B, &lock).await;
     let lost = scene.clients[A].begin(&format!("lost {lock}")).await;
-    let cut = scene.on_the_road(A, "cut", Road::cut);
+    let cut = scene.on_the_road(A, "cut", ProxiedRoute::cut);
     let why = scene.clients[A].answer(lost).await;
     let within = scene.soon();
     if scene.is_served(B, next, within).await.is_some() {
@@ -80,7 +80,7 @@ async fn dropped(scene: &mut Scene) -> Told {
     scene.clients_by_road(2).await?;
     let lock = scene.lock("orders");
     scene.takes(A, &lock).await?;
-    let cut = scene.on_the_road(A, "cut", Road::cut);
+    let cut = scene.on_the_road(A, "cut", ProxiedRoute::cut);
     scene.clients[A].ask(&format!("drop {lock}")).await;
     // Long enough for the first tries to fail.
     scene.passes(Duration::from_secs(3)).await;

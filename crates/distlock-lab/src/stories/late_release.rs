@@ -22,7 +22,7 @@ async fn tell(scene: &mut Scene) -> Told {
     scene.takes(A, &lock).await?;
     // Where nothing can stand between, the holder itself is stopped instead.
     let (cut, pause, release) = if scene.place.has_roads() {
-        let cut = scene.on_the_road(A, "cut", distlock_testkit::Road::cut);
+        let cut = scene.on_the_road(A, "cut", distlock_testkit::ProxiedRoute::cut);
         (cut, None, Some(scene.clients[A].begin(&format!("release {lock}")).await))
     } else {
         (None, Some(scene.pauses(A)), None)

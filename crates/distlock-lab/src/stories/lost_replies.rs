@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_testkit::Road;
+use distlock_testkit::ProxiedRoute;
 
 use super::{Act, Expected, Story, story};
 use crate::client::Pending;
@@ -38,7 +38,7 @@ async fn tell(scene: &mut Scene) -> Told {
     // An acquire: its caller is told that it may or may not have it, and asks again.
     let lock = scene.lock("acquire");
     let within = scene.soon();
-    let loss = scene.on_the_road(A, "lost answers", Road::drop_answers);
+    let loss = scene.on_the_road(A, "lost answers", ProxiedRoute::drop_answers);
     let asked = scene.asks(A, &lock).await;
     scene.passes(moment).await;
     scene.heals(A, loss);
@@ -57,7 +57,7 @@ async fn tell(scene: &mut Scene) -> Told {
     // A renewal.
     let lock = scene.lock("renewal");
     scene.takes(A, &lock).await?;
-    let loss = scene.on_the_road(A, "lost answers", Road::drop_answers);
+    let loss = scene.on_the_road(A, "lost answers", ProxiedRoute::drop_answers);
     scene.passes(scene.ttl / 2).await;
     scene.heals(A, loss);
     let kept = scene.believes(A, &lock).await;
@@ -68,7 +68,7 @@ async fn tell(scene: &mut Scene) -> Told {
     let lock = scene.lock("release");
     scene.takes(A, &lock).await?;
     scene.writes(A, &lock, true).await?;
-    let loss = scene.on_the_road(A, "lost answers", Road::drop_answers);
+    let loss = scene.on_the_road(A, "lost answers", ProxiedRoute::drop_answers);
     let release = scene.clients[A].begin(&format!("release {lock}")).await;
     scene.passes(moment).await;
     scene.heals(A, loss);
@@ -85,7 +85,7 @@ async fn tell(scene: &mut Scene) -> Told {
     scene.takes(B, &lock).await?;
     scene.asks(A, &lock).await;
     scene.passes(moment).await;
-    let loss = scene.on_the_road(A, "lost answers", Road::drop_answers);
+    let loss = scene.on_the_road(A, "lost answers", ProxiedRoute::drop_answers);
     scene.clients[A].ask(&format!("cancel {lock}")).await;
     scene.passes(moment).await;
     scene.heals(A, loss);
@@ -109,7 +109,7 @@ async fn in_line(scene: &mut Scene) -> Told {
     scene.takes_for(B, &lock, 6).await?;
     let asked = scene.asks(A, &lock).await;
     scene.passes(Duration::from_millis(4_500)).await;
-    let loss = scene.on_the_road(A, "lost answers", Road::drop_answers);
+    let loss = scene.on_the_road(A, "lost answers", ProxiedRoute::drop_answers);
     scene.passes(Duration::from_millis(2_800)).await;
     scene.heals(A, loss);
     let how = told_or_asked(scene, asked, &lock).await;
@@ -130,11 +130,11 @@ async fn then_cut(scene: &mut Scene) -> Told {
     scene.takes_once(B, &lock).await?;
     let asked = scene.asks(A, &lock).await;
     scene.passes(scene.ttl * 3 / 4).await;
-    let loss = scene.on_the_road(A, "lost answers", Road::drop_answers);
+    let loss = scene.on_the_road(A, "lost answers", ProxiedRoute::drop_answers);
     scene.passes(scene.ttl / 4 + Duration::from_millis(1_400)).await;
     scene.heals(A, loss);
     let how = told_or_asked(scene, asked, &lock).await;
-    let cut = scene.on_the_road(A, "cut", Road::cut);
+    let cut = scene.on_the_road(A, "cut", ProxiedRoute::cut);
     scene.takes(C, &lock).await?;
     scene.writes(C, &lock, true).await?;
     scene.heals(A, cut);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_testkit::Road;
+use distlock_testkit::ProxiedRoute;
 
 use super::{Expected, Story, story};
 use crate::scene::{CUT, Scene, Told};
@@ -21,7 +21,7 @@ pub(super) const STORY: Story = Story {
 };
 
 pub(super) fn lines(store: Store) -> Option<Expected> {
-    let line = store.family == distlock::capability::Family::Line;
+    let line = store.family == distlock::capability::Family::Queue;
     line.then_some(Expected::Clean)
 }
 
@@ -36,14 +36,14 @@ async fn tell(scene: &mut Scene) -> Told {
     for _ in 0..3 {
         let late = scene.on_the_road(A, "delay", |road| road.delay(Duration::from_millis(400)));
         scene.passes(Duration::from_millis(500)).await;
-        let cut = scene.on_the_road(A, CUT, Road::cut);
+        let cut = scene.on_the_road(A, CUT, ProxiedRoute::cut);
         scene.passes(Duration::from_millis(500)).await;
         if let Some(road) = &scene.clients[A].road {
             road.heal();
         }
         late.into_iter().chain(cut).for_each(|fault| scene.over(fault));
     }
-    let cut = scene.on_the_road(A, CUT, Road::cut);
+    let cut = scene.on_the_road(A, CUT, ProxiedRoute::cut);
     let why = scene.clients[A].answer(lost).await;
     let within = scene.soon();
     if scene.is_served(B, next, within).await.is_some() {

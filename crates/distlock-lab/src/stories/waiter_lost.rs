@@ -1,6 +1,6 @@
 //! Somebody in line loses its lease, or what it would hear its turn by.
 
-use distlock_testkit::Road;
+use distlock_testkit::ProxiedRoute;
 
 use super::session_lost::lines;
 use super::{Act, Story, story};
@@ -62,7 +62,7 @@ async fn watch(scene: &mut Scene) -> Told {
         // Cut off while the lock becomes free: nobody can tell it.
         let cut = scene.on_the_road(B, RESET, |road| {
             road.reset();
-            Road::cut(road);
+            ProxiedRoute::cut(road);
         });
         scene.releases(A, &lock).await;
         scene.heals(B, cut);

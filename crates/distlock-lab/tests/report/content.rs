@@ -60,7 +60,6 @@ fn the_page_says_how_it_ended() {
     let all = format!("All {} runs on 12 stores ended as expected.", record.runs.len());
     assert!(good.contains(&all), "the good news is missing");
     assert!(good.contains("none got in out of order"));
-    assert!(good.contains("All 4 bugs put in on purpose were caught."));
     assert!(good.contains("two holders, as expected; fence held (1 late write refused)"));
     assert!(!good.contains("class=\"mark bad\" href"));
 
@@ -73,21 +72,10 @@ fn the_page_says_how_it_ended() {
     assert!(page(&record).contains("none got in out of order"));
     let (checker, what) = ("C3".to_owned(), "an older holder's write was taken".to_owned());
     record.runs[0].violations = vec![Violation { checker, what, at }];
-    record.teeth[1].caught_by = None;
     let bad = page(&record);
     assert!(bad.contains(&format!("<strong>1 of {} runs on 12 stores did not", record.runs.len())));
     assert!(bad.contains("In 1 run a late write got past the fence, and must not have."));
-    assert!(bad.contains("1 of 4 bugs put in on purpose were not caught."));
     assert!(bad.contains("class=\"mark bad\" href=\"#run-0\""));
-}
-
-#[test]
-fn a_record_of_seeded_bugs_alone_has_its_verdict() {
-    let mut record = Record { teeth: sample::record().teeth, ..Record::default() };
-    assert!(page(&record).contains("All 4 bugs put in on purpose were caught."));
-    record.teeth[0].caught_by = None;
-    assert!(page(&record).contains("1 of 4 bugs put in on purpose were not caught."));
-    assert!(page(&record).contains("verdict bad"));
 }
 
 #[test]
@@ -156,7 +144,6 @@ fn one_page_of_several_runs_of_the_lab() {
     fresh.seed = 1;
     later.runs.push(fresh);
     later.stores.push("consul".to_owned());
-    later.teeth[0].rounds = 99;
 
     let merged = merge(earlier.clone(), later.clone());
     assert_eq!(merged.runs.len(), earlier.runs.len() + 1, "the same run counts once");
@@ -166,7 +153,6 @@ fn one_page_of_several_runs_of_the_lab() {
     assert_eq!(merged.version, "0.1.0, 0.2.0");
     assert_eq!(merged.stores.len(), 13);
     assert_eq!(merged.stories, earlier.stories);
-    assert_eq!((merged.teeth.len(), merged.teeth[0].rounds), (4, 99));
     assert_eq!(merge(merged.clone(), later), merged, "merging again changes nothing");
     // Another round, or another seed, is another run.
     let mut other = earlier.clone();

@@ -2,8 +2,7 @@
 //! differently, with names no page likes.
 
 use distlock_lab::record::{
-    End, Expect, Fault, Hold, Kind, Overlap, Record, Run, Story, Tooth, Verdict, Violation, Wait,
-    Write,
+    End, Expect, Fault, Hold, Kind, Overlap, Record, Run, Story, Verdict, Violation, Wait, Write,
 };
 
 /// A name that would take the page apart if it were put in as it is.
@@ -87,26 +86,7 @@ pub(crate) fn record() -> Record {
             story("none", HOSTILE, "A story that was not run this time."),
         ],
         runs,
-        teeth: vec![
-            tooth(
-                "release-any",
-                "a release frees the lock without asking whose it is",
-                Some("C2 on redis"),
-            ),
-            tooth("token-reset", "the token starts again at 1 when the key is deleted", Some("C1")),
-            tooth(
-                "deadline-from-reply",
-                "the deadline counts from the reply, not from the request",
-                Some("C2 on redis"),
-            ),
-            tooth(HOSTILE, "a bug with a strange name", Some(HOSTILE)),
-        ],
     }
-}
-
-fn tooth(bug: &str, says: &str, caught_by: Option<&str>) -> Tooth {
-    let (bug, says) = (bug.to_owned(), says.to_owned());
-    Tooth { bug, says, caught_by: caught_by.map(str::to_owned), rounds: 3, seconds: 4.25 }
 }
 
 /// A run in which nothing has happened yet.

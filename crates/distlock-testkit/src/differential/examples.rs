@@ -1,7 +1,7 @@
 //! Cases that chance meets too rarely.
 
 use distlock_core::Mode;
-use distlock_core::seam::Force;
+use distlock_core::backend::Force;
 use distlock_core::state::Reply;
 
 use super::moves::{Move, Slot};
@@ -161,7 +161,7 @@ pub async fn a_crowd_is_served_in_turn<S: Subject>(mut subject: S) {
         run.now += 1_000;
         run.one(&join(slot)).await;
         let got = run.one(&join(slot - 1)).await;
-        assert!(matches!(got[..], [Reply::Spent(_)]), "{got:?}");
+        assert!(matches!(got[..], [Reply::Tombstoned(_)]), "{got:?}");
     }
     run.one(&release(3)).await;
     let heard = run.heard().await;
@@ -225,7 +225,7 @@ pub async fn a_crowd_with_exceptions<S: Subject>(mut subject: S) {
         run.now += 1_000;
         run.one(&release(slot)).await;
     }
-    assert!(matches!(run.one(&join(4)).await[..], [Reply::Spent(_)]), "cancelled");
+    assert!(matches!(run.one(&join(4)).await[..], [Reply::Tombstoned(_)]), "cancelled");
     let got = run.one(&join(5)).await;
     assert!(matches!(got[..], [Reply::Granted { waiters: 0, .. }]), "{got:?}");
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use distlock_core::Mode;
-use distlock_core::seam::Force;
+use distlock_core::backend::Force;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

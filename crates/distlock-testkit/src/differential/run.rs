@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_core::seam::{Ask, Due, Key};
+use distlock_core::backend::{Ask, Due, Key};
 use distlock_core::state::{Claim, End, LockState, Op, Reply};
 use distlock_core::{FullName, Label, Name, Namespace, Owner, Patience, ReqId, Token};
 
@@ -20,8 +20,8 @@ pub(super) fn lock(i: usize) -> FullName {
 
 /// A state without what is over; how the two kinds of spent requests are mixed says nothing.
 fn what_counts(mut state: LockState, now: u64) -> LockState {
-    state.spent.retain(|s| s.until.0 > now);
-    state.spent.make_contiguous().sort_by_key(|s| s.end == End::Cancelled);
+    state.tombstones.retain(|s| s.until.0 > now);
+    state.tombstones.make_contiguous().sort_by_key(|s| s.end == End::Cancelled);
     state
 }
 
@@ -170,7 +170,7 @@ impl<'a, S: Subject> Run<'a, S> {
         for (at, (real, spec)) in states.into_iter().zip(&self.oracle.states).enumerate() {
             let mut spec = spec.clone();
             if !S::SHOWS_SPENT {
-                spec.spent.clear(); // seen by what they forbid
+                spec.tombstones.clear(); // seen by what they forbid
             }
             let (real, spec) = (what_counts(real, self.now), what_counts(spec, self.now));
             assert_eq!(real, spec, "lock {at} after {what:?} at {}", self.now);

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use distlock_core::seam::{Ask, Due, Force, Key};
+use distlock_core::backend::{Ask, Due, Force, Key};
 use distlock_core::state::{LockState, Reply, Rules};
 use distlock_core::{FullName, Token};
 

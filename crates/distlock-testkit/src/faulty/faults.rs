@@ -5,11 +5,12 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::lease::{Answer, LeaseStore};
+use distlock_core::backend::{Ask, Key};
+use distlock_core::lease::{Class, LeaseStore, Move};
 use distlock_core::memory::Memory;
-use distlock_core::seam::{Ask, Key};
+use distlock_core::state::Reply;
 use distlock_core::{
-    Busy, Error, FullName, Kind, Label, Mode, Name, Owner, Patience, ReqId, Token,
+    Busy, Error, FullName, Kind, Label, Mode, Name, Owner, Patience, QueueStatus, ReqId, Token,
 };
 use tokio::sync::watch;
 
@@ -30,6 +31,18 @@ pub enum Call {
     Inspect,
     /// Takes away.
     Force,
+}
+
+impl Call {
+    pub(super) fn of(one: &Move) -> Self {
+        match one {
+            Move::Acquire(..) => Self::Acquire,
+            Move::Heartbeat(..) => Self::Heartbeat,
+            Move::Renew(_) => Self::Renew,
+            Move::Release(_) => Self::Release,
+            Move::Cancel(_) => Self::Cancel,
+        }
+    }
 }
 
 /// Commands a [`Faulty`](super::Faulty) store. Clones are the same handle.
@@ -134,7 +147,7 @@ impl Faults {
         let mut lost = Vec::new();
         self.0.counts.send_modify(|c| lost.extend(c.held.extract_if(.., |k| k.lock == lock)));
         for key in &lost {
-            let _ = self.0.memory.cancel(key).await;
+            let _ = self.0.memory.play_one(Class::Caller, Move::Cancel(key.clone())).await;
         }
     }
 
@@ -160,10 +173,13 @@ impl Faults {
             label: Label::new("a thief"),
             block: NonZeroU32::MIN,
         };
-        match self.0.memory.acquire(&ask, None).await {
-            Ok(Answer::Granted { tokens, .. }) => Ok(tokens.first()),
-            Ok(Answer::Busy(standing)) => {
-                Err(Busy { lock: ask.lock, standing, waited: Duration::ZERO })
+        let lock = ask.lock.clone();
+        match self.0.memory.play_one(Class::Caller, Move::Acquire(Arc::new(ask), None)).await {
+            Ok(Reply::Granted { token, .. }) => Ok(token),
+            Ok(Reply::Busy { ahead, why }) => {
+                let ahead = Some(ahead);
+                let status = QueueStatus { holder: why.holder, ahead, left: why.left, note: None };
+                Err(Busy { lock, status, waited: Duration::ZERO })
             }
             other => unreachable!("memory answers a try with granted or busy: {other:?}"),
         }
@@ -257,7 +273,7 @@ impl Faults {
 
 #[cfg(test)]
 mod tests {
-    use distlock_core::{Clock, Locks, Outcome, Released, Why};
+    use distlock_core::{Clock, Locks, LossReason, Outcome, Released};
 
     use super::super::Faulty;
     use super::*;
@@ -277,7 +293,7 @@ mod tests {
         faults.lose("a").await;
         assert!(guard.check().is_ok(), "the holder was told at once");
         clock.advance(TTL / 3);
-        assert_eq!(guard.lost().await.why, Why::Gone);
+        assert_eq!(guard.lost().await.why, LossReason::Gone);
         assert!(locks.show("a").await.unwrap().is_none(), "the renewal brought it back");
     }
 
@@ -291,7 +307,7 @@ mod tests {
         guard.lost().await;
         assert_eq!(guard.release().await.unwrap(), Released::WasLost);
         let busy = locks.lock("a").try_acquire().await.unwrap().unwrap_err();
-        assert_eq!(busy.standing.holder.unwrap().token, thief);
+        assert_eq!(busy.status.holder.unwrap().token, thief);
     }
 
     #[tokio::test]

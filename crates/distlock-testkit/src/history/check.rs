@@ -38,6 +38,9 @@ pub enum Violation {
         after: (String, u64),
         /// When it was granted.
         at: u64,
+        /// The later one was asked for before the earlier was granted: the store may have granted
+        /// them in the order of their tokens, and told the later of them first.
+        concurrent: bool,
     },
     /// The same owner entered again and got another token.
     Reentry {
@@ -247,7 +250,7 @@ fn came_back(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
 }
 
 fn tokens(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
-    let mut seen: HashMap<u64, &str> = HashMap::new();
+    let mut seen: HashMap<u64, &Request<'_>> = HashMap::new();
     let mut highest: Option<&Request<'_>> = None;
     for r in all {
         let Some(at) = r.granted else { continue };
@@ -263,20 +266,21 @@ fn tokens(lock: &str, all: &[&Request<'_>], found: &mut Vec<Violation>) {
             }
             continue;
         }
-        let back = |b: (&str, u64)| Violation::TokenBack {
+        let back = |before: &Request<'_>| Violation::TokenBack {
             lock: lock.to_owned(),
-            before: (b.0.to_owned(), b.1),
+            before: (before.who.to_owned(), before.token),
             after: (r.who.to_owned(), r.token),
             at,
+            concurrent: r.token < before.token && r.asked < before.granted,
         };
-        if let Some(other) = seen.insert(r.token, r.who) {
-            found.push(back((other, r.token)));
+        if let Some(other) = seen.insert(r.token, r) {
+            found.push(back(other));
         } else if let Some(before) = highest
             && r.valid().is_some()
             && r.token < before.token
         {
             // A grant that was over when its process wrote it down says nothing about the order.
-            found.push(back((before.who, before.token)));
+            found.push(back(before));
         }
         if r.valid().is_some() && highest.is_none_or(|h| r.token > h.token) {
             highest = Some(r);
@@ -412,6 +416,15 @@ mod tests {
         assert!(found.iter().any(|v| matches!(v, Violation::TokenBack { .. })), "{found:?}");
         let found = with(|e| e[8].what = What::Granted { token: 10, until: 110 });
         assert!(matches!(&found[..], [Violation::TokenBack { .. }]), "{found:?}");
+        // Asked for while the other was: the store may have granted them in order.
+        let late = |asked| {
+            let found = with(|e| {
+                e[2].at = asked;
+                e[8].what = What::Granted { token: 9, until: 110 };
+            });
+            found.iter().any(|v| matches!(v, Violation::TokenBack { concurrent: true, .. }))
+        };
+        assert!(late(1) && !late(2));
         // Also when the repeated one was over before it was written down.
         let found = with(|e| e[8].what = What::Granted { token: 10, until: 11 });
         assert!(matches!(&found[..], [Violation::TokenBack { .. }]), "{found:?}");

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use distlock_core::{Clock, Error, Guard, Held, Lock, Locks, Released, Why};
+use distlock_core::{Clock, Error, Guard, Held, Lock, Locks, LossReason, Released};
 
 use super::{Event, What};
 
@@ -76,7 +76,7 @@ impl Note {
         match held.check() {
             Ok(()) => self.put(What::Valid { until }),
             // Its guard has let go of it meanwhile, which is no loss.
-            Err(lost) if lost.why == Why::Released => return false,
+            Err(lost) if lost.why == LossReason::Released => return false,
             Err(_) => {
                 self.put(What::Lost);
                 return false;
@@ -133,9 +133,9 @@ impl Recorder {
         self.count += 1;
         let note = self.note(format!("{}-{}", self.process, self.count), name);
         let (waits, seen) = (note.clone(), Mutex::new(false));
-        let lock = lock.on_wait(move |standing| {
+        let lock = lock.on_wait(move |status| {
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if standing.ahead.is_some() && !std::mem::replace(&mut *seen, true) {
+            if status.ahead.is_some() && !std::mem::replace(&mut *seen, true) {
                 waits.put(What::Enqueued);
             }
         });

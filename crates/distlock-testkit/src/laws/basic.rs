@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use distlock_core::{Human, Kind, Owner, blocking};
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::wait::{LONG, busy, give_back, soon, take, task};
 
 /// Two clients never hold one lock together, whoever asks.
-pub async fn exclusion(site: &Site) {
+pub async fn exclusion(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let first = take(&a, &name).await;
     busy(&a, &name).await;
@@ -22,7 +22,7 @@ pub async fn exclusion(site: &Site) {
 }
 
 /// Many tasks of several clients at one lock: never two inside.
-pub async fn exclusion_under_contention(site: &Site) {
+pub async fn exclusion_under_contention(site: &StoreUnderTest) {
     let name = site.name();
     let inside = Arc::new(AtomicBool::new(false));
     let done = Arc::new(AtomicU32::new(0));
@@ -51,7 +51,7 @@ pub async fn exclusion_under_contention(site: &Site) {
 }
 
 /// Other names are other locks: holding many at once is no trouble.
-pub async fn parallel_names(site: &Site) {
+pub async fn parallel_names(site: &StoreUnderTest) {
     let locks = site.client().await;
     let mut guards = Vec::new();
     for _ in 0..32 {
@@ -64,7 +64,7 @@ pub async fn parallel_names(site: &Site) {
 }
 
 /// Never, for a while, for ever: three patiences.
-pub async fn try_timed_and_blocking_acquires(site: &Site) {
+pub async fn try_timed_and_blocking_acquires(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let clock = site.clock();
     let held = take(&a, &name).await;
@@ -105,13 +105,13 @@ pub async fn try_timed_and_blocking_acquires(site: &Site) {
 }
 
 /// A busy answer says who holds the lock, since when, with what token, and for how long.
-pub async fn busy_names_the_holder(site: &Site) {
+pub async fn busy_names_the_holder(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let owner = Owner::named("the-owner").expect("an owner");
     let lock = a.lock(&name).ttl(LONG).label("nightly report").owner(&owner);
     let guard = lock.await.expect("a grant");
     let answer = busy(&b, &name).await;
-    let holder = answer.standing.holder.clone().expect("the holder is known");
+    let holder = answer.status.holder.clone().expect("the holder is known");
     assert_eq!(holder.label.as_str(), "nightly report");
     assert_eq!(holder.owner, owner);
     assert_eq!(holder.token, guard.token());
@@ -134,7 +134,7 @@ pub async fn busy_names_the_holder(site: &Site) {
 }
 
 /// The blocking API needs no runtime and does no harm inside one.
-pub async fn the_blocking_api_inside_and_outside_a_runtime(site: &Site) {
+pub async fn the_blocking_api_inside_and_outside_a_runtime(site: &StoreUnderTest) {
     let name = site.name();
     let locks = blocking::Locks::from(site.client().await);
     let inside = locks.lock(&name).ttl(LONG).acquire().expect("a grant");
@@ -157,7 +157,7 @@ pub async fn the_blocking_api_inside_and_outside_a_runtime(site: &Site) {
 }
 
 /// What cannot be is refused before anything is sent, and says what could be.
-pub async fn bad_input_is_refused_with_a_hint(site: &Site) {
+pub async fn bad_input_is_refused_with_a_hint(site: &StoreUnderTest) {
     let locks = site.client().await;
     for bad in ["", "a\0b", &"x".repeat(256)] {
         let e = locks.lock(bad).try_acquire().await.expect_err("not a name");

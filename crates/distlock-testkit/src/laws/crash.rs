@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::child::Child;
 use crate::roles::CHURNED;
 use crate::wait::{LONG, give_back, soon};
@@ -11,7 +11,7 @@ const ROUNDS: usize = 8;
 
 /// Two processes do everything one can do with locks, and are killed: every key that is left ends
 /// by itself, and what the dead held and waited for is over with their TTLs.
-pub async fn a_kill_leaves_no_key_without_an_end(site: &Site) {
+pub async fn a_kill_leaves_no_key_without_an_end(site: &StoreUnderTest) {
     let (leftovers, kinds) = site.suite().leaves.expect("listed only with this hook");
     let mut seen = BTreeSet::new();
     for round in 0..ROUNDS {

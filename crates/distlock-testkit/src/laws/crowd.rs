@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use distlock_core::capability::Family;
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::child::Child;
 use crate::wait::AGES;
 
@@ -24,7 +24,7 @@ const GIVES_BACK: [(&str, &str); 4] = [
     ("MALLOC_TOP_PAD_", "0"),
 ];
 
-fn place<'a>(site: &'a Site, args: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+fn place<'a>(site: &'a StoreUnderTest, args: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut args = args.to_vec();
     if site.suite().by_url.is_some() {
         args.push(("url", site.url()));
@@ -35,7 +35,7 @@ fn place<'a>(site: &'a Site, args: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a s
 /// A thousand tasks that wait for one name cost under 4 KiB each (8 where each has a watch of its
 /// own at a server) and under a hundredth of a core while nothing happens, and are then served in
 /// order. Measured in a process of its own.
-pub async fn a_thousand_waiters_cost_little(site: &Site) {
+pub async fn a_thousand_waiters_cost_little(site: &StoreUnderTest) {
     let (name, n, quiet) = (site.name(), WAITERS.to_string(), QUIET.as_millis().to_string());
     let args = [("name", name.as_str()), ("waiters", &n), ("quiet", &quiet)];
     let mut child = Child::start_with("crowd", &place(site, &args), &GIVES_BACK);
@@ -44,7 +44,7 @@ pub async fn a_thousand_waiters_cost_little(site: &Site) {
     let (bytes, share): (u64, u64) =
         (bytes.parse().expect("a number"), share.parse().expect("a number"));
     eprintln!("{n} waiters: {bytes} bytes each, {share} millionths of a core while quiet");
-    let watched = site.capability().family == Family::Line && site.suite().by_url.is_some();
+    let watched = site.capability().family == Family::Queue && site.suite().by_url.is_some();
     assert!(bytes < if watched { 8192 } else { 4096 }, "{bytes} bytes a waiter");
     assert!(share < 10_000, "{share} millionths of a core while nothing happens");
     assert_eq!(child.hear_for(AGES, "order").await, "ok");
@@ -53,7 +53,7 @@ pub async fn a_thousand_waiters_cost_little(site: &Site) {
 
 /// Ten thousand names, used once each, leave no descriptors and threads behind, and no memory
 /// beyond what is remembered of each for a minute.
-pub async fn s42_ten_thousand_names_leave_nothing(site: &Site) {
+pub async fn s42_ten_thousand_names_leave_nothing(site: &StoreUnderTest) {
     let n = NAMES.to_string();
     let mut child = Child::start("one-shot", &place(site, &[("names", &n)]));
     let grown = child.hear_for(AGES, "grown").await;

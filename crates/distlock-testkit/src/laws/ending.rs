@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use distlock_core::{Kind, Locks, Why};
+use distlock_core::{Kind, Locks, LossReason};
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::wait::{LONG, all_free, line_of, soon, take, task};
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -17,7 +17,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// A guard dropped in a task, outside any runtime, after its runtime ended, or while it shuts
 /// down: released in the background, nothing blocks, nothing panics.
-pub async fn s14_a_guard_dropped_anywhere_is_released(site: &Site) {
+pub async fn s14_a_guard_dropped_anywhere_is_released(site: &StoreUnderTest) {
     let watch = site.client().await;
     let names: Vec<String> = (0..4).map(|_| site.name()).collect();
     drop(take(&watch, &names[0]).await);
@@ -63,7 +63,7 @@ fn site_clock() -> distlock_core::Clock {
 }
 
 /// A caller whose own deadline is over still gets its release sent.
-pub async fn s15_a_release_that_is_not_awaited_is_still_sent(site: &Site) {
+pub async fn s15_a_release_that_is_not_awaited_is_still_sent(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     for polls in 0..4 {
         let guard = take(&a, &name).await;
@@ -74,7 +74,7 @@ pub async fn s15_a_release_that_is_not_awaited_is_still_sent(site: &Site) {
 
 /// A client that is dropped with its guards, without closing: its locks are free, and whoever
 /// waits for them gets in long before their leases would end.
-pub async fn a_leaving_client_delays_nobody(site: &Site) {
+pub async fn a_leaving_client_delays_nobody(site: &StoreUnderTest) {
     let (watch, name) = (site.client().await, site.name());
     {
         let leaving = site.client().await;
@@ -84,7 +84,7 @@ pub async fn a_leaving_client_delays_nobody(site: &Site) {
 }
 
 /// `close` gives everything back, tells guards, and wakes waiters with [`Kind::Closed`].
-pub async fn close_gives_everything_back(site: &Site) {
+pub async fn close_gives_everything_back(site: &StoreUnderTest) {
     let (a, b) = (site.client().await, site.client().await);
     let (mine, theirs, dropped) = (site.name(), site.name(), site.name());
     let guard = take(&a, &mine).await;
@@ -100,7 +100,7 @@ pub async fn close_gives_everything_back(site: &Site) {
     for name in [&mine, &dropped] {
         assert!(b.show(name).await.expect("an answer").is_none(), "{name} was not given back");
     }
-    assert_eq!(guard.check().expect_err("its client is closed").why, Why::Closed);
+    assert_eq!(guard.check().expect_err("its client is closed").why, LossReason::Closed);
     let e = soon("the waiter's end", waiting).await.expect("no panic").expect_err("closed");
     assert_eq!(e.kind(), Kind::Closed, "{e:?}");
     let e = a.lock(&mine).try_acquire().await.expect_err("closed");

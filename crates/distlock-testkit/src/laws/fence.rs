@@ -2,12 +2,12 @@
 
 use distlock_core::Token;
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::wait::{LONG, give_back, soon, take};
 
 /// Each grant has a higher token than every one before, whichever client it goes to and however
 /// the hold before it ended.
-pub async fn tokens_rise_over_clients_and_expiry(site: &Site) {
+pub async fn tokens_rise_over_clients_and_expiry(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let mut last = Token::MIN;
     for round in 0..40 {
@@ -33,7 +33,7 @@ pub async fn tokens_rise_over_clients_and_expiry(site: &Site) {
 }
 
 /// A name nobody has used for a while, with everybody gone: its tokens go on rising.
-pub async fn tokens_survive_disuse(site: &Site) {
+pub async fn tokens_survive_disuse(site: &StoreUnderTest) {
     let name = site.name();
     let mut last = Token::MIN;
     for _ in 0..3 {
@@ -51,7 +51,7 @@ pub async fn tokens_survive_disuse(site: &Site) {
 }
 
 /// Tokens rise over a restart of the store, held or not.
-pub async fn tokens_survive_a_restart(site: &Site) {
+pub async fn tokens_survive_a_restart(site: &StoreUnderTest) {
     let name = site.name();
     let before = site.client().await;
     let guard = take(&before, &name).await;

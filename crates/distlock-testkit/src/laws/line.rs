@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use distlock_core::{Error, Guard, Locks};
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::wait::{AT_ONCE, LONG, all_free, give_back, line_of, soon, take, task, waiters, within};
 
 /// Waiters of several clients are served in the order of their arrival.
-pub async fn first_come_first_served(site: &Site) {
+pub async fn first_come_first_served(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let held = take(&a, &name).await;
     let served = Arc::new(Mutex::new(Vec::new()));
@@ -37,7 +37,7 @@ pub async fn first_come_first_served(site: &Site) {
 }
 
 /// Whoever comes while others wait does not get in before them, not even by a try.
-pub async fn no_barging_past_the_line(site: &Site) {
+pub async fn no_barging_past_the_line(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let clock = site.clock();
     for _ in 0..20 {
@@ -57,7 +57,7 @@ pub async fn no_barging_past_the_line(site: &Site) {
 }
 
 /// A waiter is told who holds the lock and how many are ahead, whenever that changes.
-pub async fn a_waiter_hears_its_place(site: &Site) {
+pub async fn a_waiter_hears_its_place(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let held = a.lock(&name).ttl(LONG).label("first").await.expect("a grant");
     let second = task({
@@ -67,26 +67,26 @@ pub async fn a_waiter_hears_its_place(site: &Site) {
     line_of(&a, &name, 1).await;
     let (tx, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let third = task({
-        let lock = b.lock(&name).ttl(LONG).on_wait(move |standing| {
-            let _ = tx.send(standing.clone());
+        let lock = b.lock(&name).ttl(LONG).on_wait(move |status| {
+            let _ = tx.send(status.clone());
         });
         async move { lock.await.expect("a grant") }
     });
-    let standing = soon("word of its place", heard.recv()).await.expect("the waiter lives");
-    assert_eq!(standing.ahead, Some(1), "{standing}");
-    assert_eq!(standing.holder.expect("a holder").label.as_str(), "first");
+    let status = soon("word of its place", heard.recv()).await.expect("the waiter lives");
+    assert_eq!(status.ahead, Some(1), "{status}");
+    assert_eq!(status.holder.expect("a holder").label.as_str(), "first");
     give_back(held).await;
     let second = soon("its turn", second).await.expect("no panic");
-    let standing = soon("word of the change", heard.recv()).await.expect("the waiter lives");
-    assert_eq!(standing.ahead, Some(0), "{standing}");
-    assert_eq!(standing.holder.expect("a holder").label.as_str(), "second");
+    let status = soon("word of the change", heard.recv()).await.expect("the waiter lives");
+    assert_eq!(status.ahead, Some(0), "{status}");
+    assert_eq!(status.holder.expect("a holder").label.as_str(), "second");
     give_back(second).await;
     give_back(soon("its turn", third).await.expect("no panic")).await;
 }
 
 /// A release that lands while a waiter is on its way into the line still wakes it. A wake-up that
 /// is missed would cost a heartbeat or a TTL, which is what the bound tells apart.
-pub async fn s18_a_release_while_joining_still_wakes(site: &Site) {
+pub async fn s18_a_release_while_joining_still_wakes(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     for round in 0..50 {
         let held = take(&a, &name).await;
@@ -102,7 +102,7 @@ pub async fn s18_a_release_while_joining_still_wakes(site: &Site) {
 }
 
 /// Timed out or cancelled: the place in line is gone at once, and whoever is behind moves up.
-pub async fn s20_a_waiter_that_gives_up_leaves_the_line(site: &Site) {
+pub async fn s20_a_waiter_that_gives_up_leaves_the_line(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let held = take(&a, &name).await;
     let timed = b.lock(&name).ttl(LONG).try_acquire_for(Duration::from_secs(3));
@@ -116,7 +116,7 @@ pub async fn s20_a_waiter_that_gives_up_leaves_the_line(site: &Site) {
     line_of(&a, &name, 3).await;
     cancelled.abort();
     let busy = timed.await.expect("no panic").expect("an answer").expect_err("it is held");
-    assert_eq!(busy.standing.ahead, Some(0), "{busy}");
+    assert_eq!(busy.status.ahead, Some(0), "{busy}");
     line_of(&a, &name, 1).await;
     give_back(held).await;
     let last = within(AT_ONCE, "no delay by who left", last).await;
@@ -148,7 +148,7 @@ pub(super) async fn dropped_after<F: Future>(k: usize, f: F) -> Option<F::Output
 
 /// An acquire dropped after each number of polls, of a free lock and of one that is given up
 /// while it waits: afterwards nobody holds and nobody waits, long before any lease could end.
-pub async fn dropped_at_every_poll_leaves_nothing(site: &Site) {
+pub async fn dropped_at_every_poll_leaves_nothing(site: &StoreUnderTest) {
     let (a, b) = (site.client().await, site.client().await);
     at_every_poll(&a, &b, &site.name()).await;
 }

@@ -5,11 +5,11 @@ use std::num::NonZeroU32;
 use distlock_core::capability::Order;
 use distlock_core::{Kind, Mode};
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, task};
 
 /// Readers share, writers do not, and a writer in line is not starved by readers that come later.
-pub async fn shared_holders_share_and_writers_do_not(site: &Site) {
+pub async fn shared_holders_share_and_writers_do_not(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let read = || a.lock(&name).ttl(LONG).shared();
     let one = read().await.expect("a grant");
@@ -36,7 +36,7 @@ pub async fn shared_holders_share_and_writers_do_not(site: &Site) {
 }
 
 /// `n` permits are `n` holds, no more; everybody must mean the same `n`.
-pub async fn permits_are_counted(site: &Site) {
+pub async fn permits_are_counted(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let three = NonZeroU32::new(3).expect("not zero");
     let ask = |i: usize| [&a, &b][i % 2].lock(&name).ttl(LONG).permits(three);
@@ -62,7 +62,7 @@ pub async fn permits_are_counted(site: &Site) {
 }
 
 /// What a store does not serve it refuses, and says where to look.
-pub async fn an_unserved_mode_is_refused(site: &Site) {
+pub async fn an_unserved_mode_is_refused(site: &StoreUnderTest) {
     let (locks, name) = (site.client().await, site.name());
     let two = NonZeroU32::new(2).expect("not zero");
     let capability = site.capability();

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use distlock_core::Locks;
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::wait::{LONG, busy, give_back, take};
 
 /// `orders` and `orders/42` are two locks.
-pub async fn a_name_and_its_prefix_are_two_locks(site: &Site) {
+pub async fn a_name_and_its_prefix_are_two_locks(site: &StoreUnderTest) {
     let (a, b) = (site.client().await, site.client().await);
     for (short, long) in [("orders", "orders/42"), ("orders/", "orders//"), ("x", "x:x")] {
         let one = take(&a, short).await;
@@ -85,7 +85,7 @@ pub fn awkward() -> Vec<String> {
 }
 
 /// Every awkward name is a lock of its own, and is listed as it was given.
-pub async fn awkward_names_are_distinct_locks(site: &Site) {
+pub async fn awkward_names_are_distinct_locks(site: &StoreUnderTest) {
     let (a, b) = (site.client().await, site.client().await);
     let names = awkward();
     let mut guards = Vec::new();
@@ -109,7 +109,7 @@ pub async fn awkward_names_are_distinct_locks(site: &Site) {
 }
 
 /// The same name in two namespaces is two locks, and lists do not mix.
-pub async fn a_namespace_keeps_clients_apart(site: &Site) {
+pub async fn a_namespace_keeps_clients_apart(site: &StoreUnderTest) {
     let plain = site.client().await;
     let open = async |space: &str| -> Locks {
         let backend = site.client().await.backend().clone();

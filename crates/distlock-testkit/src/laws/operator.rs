@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use distlock_core::capability::Order;
-use distlock_core::{Force, Forced, Mode, Owner, Released, Token, Why};
+use distlock_core::{Force, Forced, LossReason, Mode, Owner, Released, Token};
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, take, task};
 
 /// A revoked holder is told, and nobody is granted before its lease ends: it may not know yet.
-pub async fn revoking_tells_the_holder_and_waits_out_the_lease(site: &Site) {
+pub async fn revoking_tells_the_holder_and_waits_out_the_lease(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let ttl = site.steady();
     let clock = site.clock();
@@ -18,7 +18,7 @@ pub async fn revoking_tells_the_holder_and_waits_out_the_lease(site: &Site) {
     let forced = b.force(&name, None, Force::Revoke).await.expect("an answer");
     assert_eq!(forced, Forced::Done);
     let lost = soon("word of the revocation", guard.lost()).await;
-    assert_eq!(lost.why, Why::Revoked);
+    assert_eq!(lost.why, LossReason::Revoked);
     if clock.now() < end.minus(ttl / 4) {
         busy(&b, &name).await;
         let shown = b.show(&name).await.expect("an answer").expect("it blocks still");
@@ -32,7 +32,7 @@ pub async fn revoking_tells_the_holder_and_waits_out_the_lease(site: &Site) {
 }
 
 /// Forced now: free at once, and the old holder is told.
-pub async fn forcing_now_frees_at_once(site: &Site) {
+pub async fn forcing_now_frees_at_once(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let guard = a.lock(&name).ttl(site.steady()).await.expect("a grant");
     let forced = b.force(&name, None, Force::Now).await.expect("an answer");
@@ -40,7 +40,7 @@ pub async fn forcing_now_frees_at_once(site: &Site) {
     let next = take(&b, &name).await;
     assert!(next.token() > guard.token());
     let lost = soon("word of the loss", guard.lost()).await;
-    assert!(matches!(lost.why, Why::Revoked | Why::Gone), "{lost}");
+    assert!(matches!(lost.why, LossReason::Revoked | LossReason::Gone), "{lost}");
     assert_eq!(guard.release().await.expect("an answer"), Released::WasLost);
     assert!(next.check().is_ok(), "the old holder's release ended the new hold");
     busy(&a, &name).await;
@@ -50,7 +50,7 @@ pub async fn forcing_now_frees_at_once(site: &Site) {
 }
 
 /// With a token, only that grant is meant.
-pub async fn force_with_a_token_meets_only_that_grant(site: &Site) {
+pub async fn force_with_a_token_meets_only_that_grant(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let guard = take(&a, &name).await;
     let other = Token::new(guard.token().get() - 1).expect("a token");
@@ -65,7 +65,7 @@ pub async fn force_with_a_token_meets_only_that_grant(site: &Site) {
 }
 
 /// Who holds, since when, with what token, and who waits, in order.
-pub async fn inspection_shows_holds_and_waiters(site: &Site) {
+pub async fn inspection_shows_holds_and_waiters(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     assert!(b.show(&name).await.expect("an answer").is_none());
     let owner = Owner::named("somebody").expect("an owner");
@@ -101,7 +101,7 @@ pub async fn inspection_shows_holds_and_waiters(site: &Site) {
 }
 
 /// A list has every lock of a prefix once, in order of name, over many pages.
-pub async fn listing_pages_over_many_locks(site: &Site) {
+pub async fn listing_pages_over_many_locks(site: &StoreUnderTest) {
     let (a, b) = (site.client().await, site.client().await);
     let mut guards = Vec::new();
     let wanted: Vec<String> = (0..300).map(|i| format!("page/{i:03}")).collect();

@@ -10,7 +10,7 @@ use crate::child::Child;
 use crate::history::{self, Event, Rules, Violation, What};
 use crate::stopwatch::Stopwatch;
 use crate::wait::{AGES, LONG, busy, give_back, line_of, soon, task};
-use crate::{Resource, Site};
+use crate::{Resource, StoreUnderTest};
 
 fn token(text: &str) -> Token {
     text.parse().expect("a token")
@@ -18,7 +18,7 @@ fn token(text: &str) -> Token {
 
 /// kill -9 of a holder: the next waiter is in within its TTL and a second, or within a tenth of a
 /// second where the store can tell that a process is gone (the median of three).
-pub async fn a_killed_holder_is_followed(site: &Site) {
+pub async fn a_killed_holder_is_followed(site: &StoreUnderTest) {
     let (locks, name, ttl) = (site.client().await, site.name(), site.ttl());
     let millis = ttl.as_millis().to_string();
     let bound =
@@ -50,7 +50,7 @@ pub async fn a_killed_holder_is_followed(site: &Site) {
 
 /// SIGSTOP past the TTL: another gets in, and on resume the first use of the guard says lost; the
 /// old token is lower.
-pub async fn s06_a_stopped_holder_finds_out(site: &Site) {
+pub async fn s06_a_stopped_holder_finds_out(site: &StoreUnderTest) {
     let (locks, name, ttl) = (site.client().await, site.name(), site.ttl());
     let millis = ttl.as_millis().to_string();
     let args = [("url", site.url()), ("name", &name), ("ttl", &millis)];
@@ -74,7 +74,7 @@ pub async fn s06_a_stopped_holder_finds_out(site: &Site) {
 
 /// A holder that is paused past its TTL, with its write about to leave, and another that has
 /// written meanwhile: the resource refuses the late write by its token alone.
-pub async fn s28_a_paused_holder_is_refused_by_the_resource(site: &Site) {
+pub async fn s28_a_paused_holder_is_refused_by_the_resource(site: &StoreUnderTest) {
     let (locks, name, ttl) = (site.client().await, site.name(), site.ttl());
     let resource = Resource::new().expect("a resource");
     let write = |token| resource.write(token).expect("a write");
@@ -96,7 +96,7 @@ pub async fn s28_a_paused_holder_is_refused_by_the_resource(site: &Site) {
 }
 
 /// Five waiters killed, one alive behind them: it is served in bounded time.
-pub async fn s19_killed_waiters_are_passed_over(site: &Site) {
+pub async fn s19_killed_waiters_are_passed_over(site: &StoreUnderTest) {
     let (locks, name, ttl) = (site.client().await, site.name(), site.ttl());
     let millis = ttl.as_millis().to_string();
     let held = locks.lock(&name).ttl(LONG).await.expect("a grant");
@@ -123,7 +123,7 @@ pub async fn s19_killed_waiters_are_passed_over(site: &Site) {
 }
 
 /// Sixteen processes open an empty store at the same moment, and each gets its turn.
-pub async fn sixteen_open_an_empty_store_at_once(site: &Site) {
+pub async fn sixteen_open_an_empty_store_at_once(site: &StoreUnderTest) {
     let name = site.name();
     let args = [("url", site.url()), ("name", name.as_str())];
     let mut children: Vec<Child> = (0..16).map(|_| Child::start("open", &args)).collect();
@@ -145,7 +145,7 @@ pub async fn sixteen_open_an_empty_store_at_once(site: &Site) {
 }
 
 /// A process that was given the owner enters with the same token.
-pub async fn the_owner_enters_in_another_process(site: &Site) {
+pub async fn the_owner_enters_in_another_process(site: &StoreUnderTest) {
     let (locks, name) = (site.client().await, site.name());
     let owner = distlock_core::Owner::new();
     let guard = locks.lock(&name).ttl(LONG).owner(&owner).await.expect("a grant");
@@ -159,7 +159,7 @@ pub async fn the_owner_enters_in_another_process(site: &Site) {
 }
 
 /// Taken in one process, released in another.
-pub async fn another_process_ends_a_detached_hold(site: &Site) {
+pub async fn another_process_ends_a_detached_hold(site: &StoreUnderTest) {
     let (locks, name) = (site.client().await, site.name());
     let mut child = Child::start("hold", &[("url", site.url()), ("name", &name), ("ttl", "60000")]);
     let theirs = child.hear("granted").await;
@@ -184,7 +184,7 @@ fn sizes() -> (usize, usize) {
 
 /// Many processes count up a plain file, unprotected but for the lock: it comes out right, nobody
 /// is starved, and what they saw can have been one lock.
-pub async fn a_counter_comes_out_right(site: &Site) {
+pub async fn a_counter_comes_out_right(site: &StoreUnderTest) {
     let (processes, mut rounds) = sizes();
     let capability = site.capability();
     if capability.order == Order::Fifo && capability.wake == WakeUp::Poll {
@@ -261,7 +261,7 @@ fn fairness(events: &[Event]) -> (f64, f64) {
 
 /// The promises that a history shows to be broken, of those that the store makes: one without an
 /// ordered fence says nothing about the order of its tokens.
-pub(crate) fn broken(site: &Site, events: &[Event], rules: Rules) -> Vec<Violation> {
+pub(crate) fn broken(site: &StoreUnderTest, events: &[Event], rules: Rules) -> Vec<Violation> {
     let mut found = history::check(events, rules);
     if site.capability().fence == Fence::Unordered {
         found.retain(|v| !matches!(v, Violation::TokenBack { .. }));

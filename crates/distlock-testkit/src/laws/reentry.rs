@@ -2,12 +2,12 @@
 
 use distlock_core::{Kind, Owner};
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, task};
 
 /// The owner enters a lock it holds, with the same token, and leaves in any order; the lock is
 /// free when the last hold is gone. A new holder has a higher token.
-pub async fn s27_the_owner_enters_again_with_the_same_token(site: &Site) {
+pub async fn s27_the_owner_enters_again_with_the_same_token(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let me = Owner::new();
     let mine = || a.lock(&name).ttl(LONG).owner(&me);
@@ -35,7 +35,7 @@ pub async fn s27_the_owner_enters_again_with_the_same_token(site: &Site) {
 }
 
 /// Another client that was given the owner enters too.
-pub async fn another_client_of_the_owner_enters(site: &Site) {
+pub async fn another_client_of_the_owner_enters(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let me = Owner::new();
     let first = a.lock(&name).ttl(LONG).owner(&me).await.expect("a grant");
@@ -51,7 +51,7 @@ pub async fn another_client_of_the_owner_enters(site: &Site) {
 
 /// An owner that enters again while others wait does not queue behind them: it would wait for
 /// itself. Asking in another mode is refused for the same reason.
-pub async fn a_waiting_reentry_does_not_deadlock(site: &Site) {
+pub async fn a_waiting_reentry_does_not_deadlock(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let me = Owner::new();
     let first = a.lock(&name).ttl(LONG).owner(&me).await.expect("a grant");
@@ -78,7 +78,7 @@ pub async fn a_waiting_reentry_does_not_deadlock(site: &Site) {
 /// Two requests of one owner wait behind a holder, and the first in releases at once: the second
 /// holds what it was granted, by its own place or by the first's hold, and the lock is free after
 /// it. Its client holds another lock all the while, so that nothing ends with a session.
-pub async fn two_waiters_of_an_owner_leave_nothing(site: &Site) {
+pub async fn two_waiters_of_an_owner_leave_nothing(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let other = b.lock(site.name()).ttl(LONG).await.expect("a grant");
     for _ in 0..6 {

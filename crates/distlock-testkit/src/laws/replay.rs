@@ -1,19 +1,25 @@
 //! The seam's own promises: every call is idempotent by its request.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::seam::{Ask, Attempt, Due, Grant, Kept, Released};
+use distlock_core::backend::{Ask, Attempt, Due, Grant, Kept, Released};
 use distlock_core::{Kind, Label, Locks, Mode, Owner, Patience, ReqId};
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::wait::{
     AT_ONCE, LONG, all_free, busy, give_back, line_of, soon, take, task, until, within,
 };
 
 /// A request of its own for this lock, to be made at the seam.
-pub(super) fn ask(site: &Site, name: &str, ttl: Duration, patience: Patience) -> Ask {
-    Ask {
+pub(super) fn ask(
+    site: &StoreUnderTest,
+    name: &str,
+    ttl: Duration,
+    patience: Patience,
+) -> Arc<Ask> {
+    Arc::new(Ask {
         lock: site.full(name),
         req: ReqId::random(),
         owner: Owner::new(),
@@ -24,13 +30,13 @@ pub(super) fn ask(site: &Site, name: &str, ttl: Duration, patience: Patience) ->
         lock_delay: Duration::ZERO,
         label: Label::new("replay"),
         block: NonZeroU32::MIN,
-    }
+    })
 }
 
-async fn granted(locks: &Locks, ask: &Ask) -> Grant {
-    match locks.backend().acquire(ask, None).await.expect("an answer") {
+async fn granted(locks: &Locks, ask: &Arc<Ask>) -> Grant {
+    match locks.backend().acquire(ask.clone(), None).await.expect("an answer") {
         Attempt::Granted(grant) => grant,
-        Attempt::Busy(standing) => panic!("busy: {standing}"),
+        Attempt::Busy(status) => panic!("busy: {status}"),
     }
 }
 
@@ -39,7 +45,7 @@ async fn holds(locks: &Locks, name: &str) -> usize {
 }
 
 /// The same request twice is one hold with one token; one release ends it.
-pub async fn a_repeated_ask_is_the_same_grant(site: &Site) {
+pub async fn a_repeated_ask_is_the_same_grant(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     for patience in [Patience::Never, Patience::Forever] {
         let ask = ask(site, &name, LONG, patience);
@@ -49,14 +55,14 @@ pub async fn a_repeated_ask_is_the_same_grant(site: &Site) {
             assert_eq!(again.tokens, first.tokens, "a replay is another grant");
         }
         assert_eq!(holds(&b, &name).await, 1, "a replay is a second entry");
-        let released = a.backend().release(&ask.key(), None).await.expect("an answer");
+        let released = a.backend().release(&ask.key()).await.expect("an answer");
         assert_eq!(released, Released::Released);
         all_free(&b, &name).await;
     }
 }
 
 /// The same waiting request once more, after the first try was dropped: one place in line.
-pub async fn a_repeated_wait_is_one_place_in_line(site: &Site) {
+pub async fn a_repeated_wait_is_one_place_in_line(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let held = take(&a, &name).await;
     let ask = ask(site, &name, LONG, Patience::Forever);
@@ -81,12 +87,12 @@ pub async fn a_repeated_wait_is_one_place_in_line(site: &Site) {
     let shown = a.show(&name).await.expect("an answer").expect("it is held");
     assert_eq!((shown.holds.len(), shown.waiters.len()), (1, 1), "{shown:?}");
     assert_eq!((shown.holds[0].req, shown.holds[0].holder.token), (ask.req, grant.tokens.first()));
-    let _ = b.backend().release(&ask.key(), None).await.expect("an answer");
+    let _ = b.backend().release(&ask.key()).await.expect("an answer");
     give_back(soon("the one behind", behind).await.expect("no panic")).await;
 }
 
 /// A replayed grant says what is left, not what was asked for: its deadline is that of the first.
-pub async fn a_replayed_grant_counts_from_the_first(site: &Site) {
+pub async fn a_replayed_grant_counts_from_the_first(site: &StoreUnderTest) {
     let (locks, name) = (site.client().await, site.name());
     let ask = ask(site, &name, site.ttl() * 10, Patience::Never);
     let first = granted(&locks, &ask).await;
@@ -101,22 +107,22 @@ pub async fn a_replayed_grant_counts_from_the_first(site: &Site) {
     let slack = Duration::from_millis(20) + site.capability().margin(pause * 2) + took;
     let (was, is) = (first.deadline(), again.deadline());
     assert!(is < was.plus(slack), "a replay moved the deadline by {:?}", is.since(was));
-    let _ = locks.backend().release(&ask.key(), None).await.expect("an answer");
+    let _ = locks.backend().release(&ask.key()).await.expect("an answer");
 }
 
 /// A request that was released is never granted again, and releasing it again is harmless.
-pub async fn a_released_request_never_comes_back(site: &Site) {
+pub async fn a_released_request_never_comes_back(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let ask = ask(site, &name, LONG, Patience::Never);
     granted(&a, &ask).await;
     for _ in 0..2 {
-        let released = a.backend().release(&ask.key(), None).await.expect("an answer");
+        let released = a.backend().release(&ask.key()).await.expect("an answer");
         if site.capability().family == distlock_core::capability::Family::Lease {
             assert_eq!(released, Released::Released, "a repeated release is the same answer");
         }
     }
     if site.capability().family == distlock_core::capability::Family::Lease {
-        let again = a.backend().acquire(&ask, None).await;
+        let again = a.backend().acquire(ask.clone(), None).await;
         let e = again.expect_err("a released request came back");
         assert_eq!(e.kind(), Kind::Cancelled, "{e:?}");
     }
@@ -125,14 +131,14 @@ pub async fn a_released_request_never_comes_back(site: &Site) {
 }
 
 /// A cancel that overtakes its acquire wins: the request is never granted.
-pub async fn a_cancelled_request_never_comes_back(site: &Site) {
+pub async fn a_cancelled_request_never_comes_back(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     for patience in [Patience::Never, Patience::Forever] {
         let ask = ask(site, &name, LONG, patience);
         a.backend().abandon(&ask.key()).await.expect("an answer");
         a.backend().abandon(&ask.key()).await.expect("an answer, again");
         if site.capability().family == distlock_core::capability::Family::Lease {
-            let late = soon("the overtaken acquire", a.backend().acquire(&ask, None)).await;
+            let late = soon("the overtaken acquire", a.backend().acquire(ask.clone(), None)).await;
             let e = late.expect_err("a cancelled request was granted");
             assert_eq!(e.kind(), Kind::Cancelled, "{e:?}");
         }
@@ -146,12 +152,12 @@ pub async fn a_cancelled_request_never_comes_back(site: &Site) {
 }
 
 /// Nobody releases a lock with another request than the one that holds it.
-pub async fn only_the_holder_releases(site: &Site) {
+pub async fn only_the_holder_releases(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let guard = take(&a, &name).await;
     let stranger = ask(site, &name, LONG, Patience::Never);
     for locks in [&a, &b] {
-        let released = locks.backend().release(&stranger.key(), None).await.expect("an answer");
+        let released = locks.backend().release(&stranger.key()).await.expect("an answer");
         assert_eq!(released, Released::WasLost);
         locks.backend().abandon(&stranger.key()).await.expect("an answer");
     }
@@ -164,7 +170,7 @@ pub async fn only_the_holder_releases(site: &Site) {
 }
 
 /// Renewing what has ended never brings it back, not even while nobody else has taken it.
-pub async fn renewing_never_brings_back(site: &Site) {
+pub async fn renewing_never_brings_back(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     // A short TTL leaves the nodes of a quorum little time to answer. If they do not, another
     // request is made, and what is left of the last one may be in its way for a moment.
@@ -172,9 +178,9 @@ pub async fn renewing_never_brings_back(site: &Site) {
     let asking = async {
         loop {
             let ask = ask(site, &name, site.short(), Patience::Never);
-            match a.backend().acquire(&ask, None).await {
+            match a.backend().acquire(ask.clone(), None).await {
                 Ok(Attempt::Granted(grant)) => return (ask, grant),
-                Ok(Attempt::Busy(standing)) => assert!(unheard, "busy: {standing}"),
+                Ok(Attempt::Busy(status)) => assert!(unheard, "busy: {status}"),
                 Err(e) => assert!(e.is_transient(), "{e:?}"),
             }
             unheard = true;
@@ -194,7 +200,7 @@ pub async fn renewing_never_brings_back(site: &Site) {
 
 /// Waiters nobody hears of any more are dropped from the line after their TTL, and whoever is
 /// behind them is served as if they had never been.
-pub async fn an_unheard_waiter_is_dropped(site: &Site) {
+pub async fn an_unheard_waiter_is_dropped(site: &StoreUnderTest) {
     let (a, name) = (site.client().await, site.name());
     let held = take(&a, &name).await;
     // Connected before: all five must stand in line before the first of them is dropped.

@@ -6,21 +6,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::Attempt;
 use distlock_core::capability::{Family, Fence};
-use distlock_core::seam::Attempt;
-use distlock_core::{Clock, Guard, Kind, Lock, Locks, Outcome, Patience, Released, Why};
+use distlock_core::{Clock, Guard, Kind, Lock, Locks, LossReason, Outcome, Patience, Released};
 use tokio::sync::{Notify, oneshot};
 
 use super::replay::ask;
-use crate::Site;
-use crate::road::Road;
+use crate::StoreUnderTest;
+use crate::road::ProxiedRoute;
 use crate::wait::{LONG, all_free, give_back, line_of, soon, take, task, until};
 
 /// Shorter than any bound on a call.
 const MIDWAY: Duration = Duration::from_millis(50);
 
 struct Scene {
-    road: Road,
+    road: ProxiedRoute,
     /// The client that comes by the road.
     far: Locks,
     /// Another, undisturbed.
@@ -28,11 +28,11 @@ struct Scene {
     name: String,
 }
 
-async fn scene(site: &Site) -> Scene {
+async fn scene(site: &StoreUnderTest) -> Scene {
     on(site, site.road().await).await
 }
 
-async fn on(site: &Site, road: Road) -> Scene {
+async fn on(site: &StoreUnderTest, road: ProxiedRoute) -> Scene {
     let name = site.name();
     let locks = site.client().await;
     warm(&locks, &name).await;
@@ -104,8 +104,8 @@ impl Scene {
 
 /// Dropped after the store granted, with its answer lost or still to come: given back at once, and
 /// the late answer changes nothing.
-pub async fn s01_s02_an_acquire_dropped_before_its_answer_holds_nothing(site: &Site) {
-    for silence in [Road::drop_answers, Road::hold_answers] {
+pub async fn s01_s02_an_acquire_dropped_before_its_answer_holds_nothing(site: &StoreUnderTest) {
+    for silence in [ProxiedRoute::drop_answers, ProxiedRoute::hold_answers] {
         let s = scene(site).await;
         silence(&s.road);
         let lock = s.far.lock(&s.name).ttl(LONG);
@@ -127,7 +127,7 @@ pub async fn s01_s02_an_acquire_dropped_before_its_answer_holds_nothing(site: &S
 
 /// Dropped after the store granted, and cut off before the cancel could leave: over with its TTL,
 /// and the cancel that arrives at last hurts nobody.
-pub async fn s02_an_acquire_dropped_and_cut_off_is_over_with_its_ttl(site: &Site) {
+pub async fn s02_an_acquire_dropped_and_cut_off_is_over_with_its_ttl(site: &StoreUnderTest) {
     let s = scene(site).await;
     // What a client keeps for each TTL is there: the acquire is the one call that is cut off.
     give_back(s.far.lock(&s.name).ttl(site.steady()).await.expect("a grant")).await;
@@ -145,7 +145,7 @@ pub async fn s02_an_acquire_dropped_and_cut_off_is_over_with_its_ttl(site: &Site
 
 /// Nothing gets through any more, and nothing says so: the guard is lost and its work cancelled
 /// before the store gives the lock to another.
-pub async fn s04_silence_is_a_loss_before_the_lease_passes_on(site: &Site) {
+pub async fn s04_silence_is_a_loss_before_the_lease_passes_on(site: &StoreUnderTest) {
     let s = scene(site).await;
     let lock = s.far.lock(&s.name).ttl(site.steady());
     let (tell, told) = oneshot::channel();
@@ -160,7 +160,7 @@ pub async fn s04_silence_is_a_loss_before_the_lease_passes_on(site: &Site) {
     s.road.cut();
     let next = soon("it passes on", s.look.lock(&s.name).ttl(LONG).acquire()).await;
     let lost = held.check().expect_err("another holds it");
-    assert_eq!(lost.why, Why::Expired);
+    assert_eq!(lost.why, LossReason::Expired);
     let next = next.expect("a grant");
     assert!(site.capability().fence == Fence::Unordered || next.token() > held.token());
     let ended = soon("the end of the work", work).await.expect("no panic");
@@ -173,15 +173,15 @@ pub async fn s04_silence_is_a_loss_before_the_lease_passes_on(site: &Site) {
 
 /// Renewals take effect and nobody hears of it: lost at the deadline, and the answers that come
 /// then bring nothing back.
-pub async fn s05_a_late_renewal_brings_nothing_back(site: &Site) {
+pub async fn s05_a_late_renewal_brings_nothing_back(site: &StoreUnderTest) {
     let s = scene(site).await;
     let held = s.far.lock(&s.name).ttl(site.steady()).await.expect("a grant");
     renewed(&held).await;
     s.road.hold_answers();
     let lost = soon("the loss", held.lost()).await;
-    assert_eq!(lost.why, Why::Expired);
+    assert_eq!(lost.why, LossReason::Expired);
     // In a line it leaves as soon as it is lost, which arrives as the renewals did.
-    let leaves = site.capability().family == Family::Line;
+    let leaves = site.capability().family == Family::Queue;
     assert!(leaves || s.is_held().await, "no renewal took effect: this law would show nothing");
     s.healed().await;
     assert!(held.check().is_err(), "a late answer revived it");
@@ -202,7 +202,7 @@ async fn renewed(held: &Guard) {
 }
 
 /// A release whose answer is lost has an unknown outcome; repeated, it says what became of it.
-pub async fn s11_a_release_without_an_answer_is_unknown_and_can_be_repeated(site: &Site) {
+pub async fn s11_a_release_without_an_answer_is_unknown_and_can_be_repeated(site: &StoreUnderTest) {
     let s = scene(site).await;
     let mut held = take(&s.far, &s.name).await;
     s.road.drop_answers();
@@ -221,8 +221,8 @@ pub async fn s11_a_release_without_an_answer_is_unknown_and_can_be_repeated(site
 
 /// A release dropped before it left, or before its answer: nobody believes in the guard any more,
 /// and the lock is given back all the same.
-pub async fn s11_a_release_cancelled_midway_is_finished(site: &Site) {
-    for silence in [Road::cut, Road::hold_answers] {
+pub async fn s11_a_release_cancelled_midway_is_finished(site: &StoreUnderTest) {
+    for silence in [ProxiedRoute::cut, ProxiedRoute::hold_answers] {
         let s = scene(site).await;
         let mut held = take(&s.far, &s.name).await;
         silence(&s.road);
@@ -239,7 +239,7 @@ pub async fn s11_a_release_cancelled_midway_is_finished(site: &Site) {
 
 /// A waiter that the store has forgotten, or that could not hear of its turn, is told so and never
 /// "acquired" while another holds the lock.
-pub async fn s17_a_waiter_cut_off_is_told_and_never_granted(site: &Site) {
+pub async fn s17_a_waiter_cut_off_is_told_and_never_granted(site: &StoreUnderTest) {
     let s = scene(site).await;
     let held = take(&s.look, &s.name).await;
     let (lock, told) = waiting_for(&s.far, &s.name, site.steady());
@@ -272,7 +272,7 @@ async fn line_of_or_gone(s: &Scene, n: usize) {
 
 /// The only answer is lost: an error of unknown outcome, and what may have been granted is in
 /// nobody's way, not even for its own client.
-pub async fn s22_a_lost_answer_leaves_no_ghost(site: &Site) {
+pub async fn s22_a_lost_answer_leaves_no_ghost(site: &StoreUnderTest) {
     let s = scene(site).await;
     s.road.drop_answers();
     let lock = s.far.lock(&s.name).ttl(LONG);
@@ -284,26 +284,26 @@ pub async fn s22_a_lost_answer_leaves_no_ghost(site: &Site) {
 }
 
 /// The same request asked again after its answer was lost: its own hold is recognised.
-pub async fn s22_a_request_asked_again_is_known(site: &Site) {
+pub async fn s22_a_request_asked_again_is_known(site: &StoreUnderTest) {
     let s = scene(site).await;
     let ask = ask(site, &s.name, LONG, Patience::Never);
     s.road.drop_answers();
-    let e = s.far.backend().acquire(&ask, None).await.expect_err("the answer was lost");
+    let e = s.far.backend().acquire(ask.clone(), None).await.expect_err("the answer was lost");
     assert_eq!(e.outcome(), Outcome::Unknown, "{e:?}");
     assert!(s.is_held().await, "the request did not arrive: this law would show nothing");
     s.healed().await;
-    let Ok(Attempt::Granted(grant)) = s.far.backend().acquire(&ask, None).await else {
+    let Ok(Attempt::Granted(grant)) = s.far.backend().acquire(ask.clone(), None).await else {
         panic!("its own entry is in its way");
     };
     let shown = s.look.show(&s.name).await.expect("an answer").expect("it is held");
     assert_eq!((shown.holds.len(), shown.holds[0].holder.token), (1, grant.tokens.first()));
-    let released = s.far.backend().release(&ask.key(), None).await.expect("an answer");
+    let released = s.far.backend().release(&ask.key()).await.expect("an answer");
     assert_eq!(released, Released::Released);
     all_free(&s.look, &s.name).await;
 }
 
 /// In line when the answers stop: its turn comes meanwhile, and when it asks again it has it.
-pub async fn s22_a_turn_that_was_not_heard_of_is_found(site: &Site) {
+pub async fn s22_a_turn_that_was_not_heard_of_is_found(site: &StoreUnderTest) {
     let s = scene(site).await;
     let held = take(&s.look, &s.name).await;
     let token = held.token();
@@ -328,8 +328,8 @@ pub async fn s22_a_turn_that_was_not_heard_of_is_found(site: &Site) {
 
 /// A quorum does without the answers of a minority: it grants, renews and gives back, and leaves
 /// nothing where it was not answered.
-pub async fn a_minority_without_answers_stops_nobody(site: &Site) {
-    for silence in [Road::drop_answers, Road::hold_answers, Road::cut] {
+pub async fn a_minority_without_answers_stops_nobody(site: &StoreUnderTest) {
+    for silence in [ProxiedRoute::drop_answers, ProxiedRoute::hold_answers, ProxiedRoute::cut] {
         let s = on(site, site.road().await.minority()).await;
         silence(&s.road);
         let lock = s.far.lock(&s.name).ttl(site.steady());
@@ -348,14 +348,14 @@ pub async fn a_minority_without_answers_stops_nobody(site: &Site) {
 
 /// With others cut off, the nodes of the minority are needed: a lock can only be had if nothing is
 /// left of it there.
-async fn nothing_left_there(site: &Site, name: &str) {
+async fn nothing_left_there(site: &StoreUnderTest, name: &str) {
     let other = on(site, site.road().await.turned().minority()).await;
     other.road.cut();
     give_back(again(&other.far, name).await).await;
 }
 
 /// A minority that a release did not reach is told of it again.
-pub async fn a_minority_that_missed_a_release_is_told_again(site: &Site) {
+pub async fn a_minority_that_missed_a_release_is_told_again(site: &StoreUnderTest) {
     let s = on(site, site.road().await.minority()).await;
     let held = take(&s.far, &s.name).await;
     s.road.cut();

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use distlock_core::{BootInstant, Busy, Locks, Why};
+use distlock_core::{BootInstant, Busy, Locks, LossReason};
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::wait::{LONG, give_back, soon, take, task};
 
 /// At `max_hold` renewal stops, the holder is told, and the lock is free for the next.
-pub async fn s10_max_hold_ends_the_hold(site: &Site) {
+pub async fn s10_max_hold_ends_the_hold(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let (ttl, max) = (site.steady(), site.steady() * 5 / 4);
     let clock = site.clock();
@@ -20,9 +20,9 @@ pub async fn s10_max_hold_ends_the_hold(site: &Site) {
     });
     let lost = soon("the end", guard.lost()).await;
     let held = clock.now().since(start);
-    assert_eq!(lost.why, Why::MaxHold);
+    assert_eq!(lost.why, LossReason::MaxHold);
     assert!(held >= max - ttl && held < max + ttl, "ended after {held:?} instead of {max:?}");
-    assert_eq!(guard.check().expect_err("over").why, Why::MaxHold);
+    assert_eq!(guard.check().expect_err("over").why, LossReason::MaxHold);
     let next = soon("the next turn", next).await.expect("no panic");
     assert!(next.token() > guard.token());
     drop(guard);
@@ -30,7 +30,7 @@ pub async fn s10_max_hold_ends_the_hold(site: &Site) {
 }
 
 /// A release before `min_hold` frees the lock only then: a short job runs once.
-pub async fn min_hold_outlasts_the_release(site: &Site) {
+pub async fn min_hold_outlasts_the_release(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let clock = site.clock();
     let min = Duration::from_millis(700);
@@ -58,7 +58,12 @@ pub async fn min_hold_outlasts_the_release(site: &Site) {
 }
 
 /// A lock is busy, unless the machine stood still until a moment after which it may be free.
-async fn is_busy_until(site: &Site, free: BootInstant, locks: &Locks, name: &str) -> Option<Busy> {
+async fn is_busy_until(
+    site: &StoreUnderTest,
+    free: BootInstant,
+    locks: &Locks,
+    name: &str,
+) -> Option<Busy> {
     match locks.lock(name).ttl(LONG).try_acquire().await.expect("an answer") {
         Err(busy) => Some(busy),
         Ok(guard) => {
@@ -70,7 +75,7 @@ async fn is_busy_until(site: &Site, free: BootInstant, locks: &Locks, name: &str
 }
 
 /// After an expiry nobody is granted for the lock-delay; after a release everybody at once.
-pub async fn lock_delay_follows_an_expiry_only(site: &Site) {
+pub async fn lock_delay_follows_an_expiry_only(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let (ttl, delay) = (site.short(), Duration::from_millis(600));
     let first = a.lock(&name).ttl(LONG).lock_delay(delay).await.expect("a grant");
@@ -81,7 +86,7 @@ pub async fn lock_delay_follows_an_expiry_only(site: &Site) {
     let lost = a.lock(&name).ttl(ttl).lock_delay(delay).without_renewal().await.expect("a grant");
     soon("the loss", lost.lost()).await;
     if let Some(busy) = is_busy_until(site, start.plus(ttl + delay), &b, &name).await {
-        assert!(busy.standing.left.is_some_and(|left| left <= ttl + delay), "{busy}");
+        assert!(busy.status.left.is_some_and(|left| left <= ttl + delay), "{busy}");
     }
     let next = soon("its turn", b.lock(&name).ttl(LONG).acquire()).await.expect("a grant");
     let waited = clock.now().since(start);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use distlock_core::Locks;
 
 use super::processes::broken;
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::child::Child;
 use crate::history::{self, Recorder, Rules};
 
@@ -19,7 +19,7 @@ fn dice(n: u64) -> u64 {
     (n + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) >> 7
 }
 
-fn contender(site: &Site, name: &str, histories: &Path, n: usize) -> Child {
+fn contender(site: &StoreUnderTest, name: &str, histories: &Path, n: usize) -> Child {
     let history = histories.join(n.to_string());
     let args = [
         ("url", site.url()),
@@ -40,7 +40,7 @@ async fn holder(locks: &Locks, name: &str, children: &[Child]) -> Option<usize> 
 /// Contending processes are killed in the middle of whatever they do, or stopped for longer than
 /// their TTL and resumed: no two holds are ever valid at once, tokens rise, and everybody alive is
 /// served in the end.
-pub async fn a_storm_of_kills_and_stops_breaks_nothing(site: &Site) {
+pub async fn a_storm_of_kills_and_stops_breaks_nothing(site: &StoreUnderTest) {
     let histories = site.dir().join("histories");
     std::fs::create_dir(&histories).expect("a directory");
     let mut notes = Recorder::create(&histories.join("notes")).expect("a history");

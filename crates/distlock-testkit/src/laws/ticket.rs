@@ -2,11 +2,11 @@
 
 use distlock_core::{Kind, Ticket};
 
-use crate::Site;
+use crate::StoreUnderTest;
 use crate::wait::{LONG, all_free, busy, give_back, soon, take};
 
 /// A detached hold stays held, travels as text, and is taken up by another client with its token.
-pub async fn detach_and_resume(site: &Site) {
+pub async fn detach_and_resume(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
     let guard = take(&a, &name).await;
     let token = guard.token();
@@ -31,7 +31,7 @@ pub async fn detach_and_resume(site: &Site) {
 }
 
 /// A ticket of a hold that ended, of another store, or of nothing.
-pub async fn a_ticket_of_nothing_is_refused(site: &Site) {
+pub async fn a_ticket_of_nothing_is_refused(site: &StoreUnderTest) {
     let (locks, name) = (site.client().await, site.name());
     let guard = take(&locks, &name).await;
     let ticket = guard.ticket();
@@ -55,7 +55,7 @@ pub async fn a_ticket_of_nothing_is_refused(site: &Site) {
 }
 
 /// Where a lock ends with its process, a detach is refused and the lock is released.
-pub async fn detach_is_refused_where_it_cannot_be(site: &Site) {
+pub async fn detach_is_refused_where_it_cannot_be(site: &StoreUnderTest) {
     let (locks, name) = (site.client().await, site.name());
     let guard = take(&locks, &name).await;
     let ticket = guard.ticket();

@@ -18,7 +18,7 @@ pub(super) async fn hold(mut stage: Stage) {
     if let Some(owner) = stage.arg("owner") {
         lock = lock.owner(&Owner::named(owner).expect("an owner"));
     }
-    let lock = lock.on_wait(|standing| say(format!("waiting {}", standing.ahead.unwrap_or(0))));
+    let lock = lock.on_wait(|status| say(format!("waiting {}", status.ahead.unwrap_or(0))));
     let mut guard = Some(lock.await.expect("a grant"));
     if let Some(guard) = &guard {
         stage.say(format!("granted {}", guard.token()));

@@ -116,6 +116,23 @@ impl Mariadb {
         Ok(String::from_utf8_lossy(&said.stdout).trim_end().to_owned())
     }
 
+    /// Makes a store's tables (`schema`) and a user who has just the rights that the store's page
+    /// lists for a database `locks`; the user's URL.
+    ///
+    /// # Errors
+    /// As [`Mariadb::ask`].
+    ///
+    /// # Panics
+    /// When the page lists no rights.
+    pub fn least_rights(server: &Server, schema: &str, page: &str) -> Result<String, Error> {
+        let rights: String = page.lines().filter(|line| line.starts_with("GRANT ")).collect();
+        assert!(!rights.is_empty(), "the page lists no rights");
+        let rights = rights.replace("locks.", &format!("{}.", Self::DATABASE));
+        let user = "CREATE USER 'app'@'%' IDENTIFIED BY 'pw'";
+        Self::ask(server, &format!("{schema} {user}; {rights}"))?;
+        Ok(format!("mysql://app:pw@{}/{}", server.addr(), Self::DATABASE))
+    }
+
     /// The program with these options.
     #[must_use]
     pub fn program(self) -> Program {

@@ -92,8 +92,7 @@ impl Server {
             let ended = self.process().as_mut().and_then(|p| p.try_wait().ok().flatten());
             if ended.is_some() || clock.now() >= end {
                 self.kill();
-                let said = fs::read_to_string(self.log()).unwrap_or_default();
-                let last = said.lines().rev().take(5).collect::<Vec<_>>().join(" | ");
+                let last = self.last_lines(5, |_| true);
                 return Err(self
                     .program
                     .trouble("did not come up")
@@ -106,6 +105,27 @@ impl Server {
 
     fn log(&self) -> std::path::PathBuf {
         self.dir.path().join("server.log")
+    }
+
+    /// The last lines of its log, latest first, of those that match.
+    fn last_lines(&self, count: usize, matches: impl Fn(&str) -> bool) -> String {
+        let log = fs::read(self.log()).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let last = log.lines().rev().filter(|line| matches(line)).take(count);
+        last.collect::<Vec<_>>().join(" | ")
+    }
+
+    /// Exit status and log of a server that ended by itself; `None` while it runs, and for one that
+    /// was stopped or killed by its owner.
+    #[must_use]
+    pub fn crash(&self) -> Option<String> {
+        let status = self.process().as_mut()?.try_wait().ok()??;
+        // A crash report may end with pages that name no cause.
+        let names_a_cause = |line: &str| {
+            ["ERROR", "FATAL", "PANIC", "ssertion"].iter().any(|word| line.contains(word))
+        };
+        let (causes, last) = (self.last_lines(8, names_a_cause), self.last_lines(5, |_| true));
+        Some(format!("{status}; its errors, latest first: {causes}; its last lines: {last}"))
     }
 
     /// Writes the files a start needs, and makes the data directory before the first one.
@@ -177,9 +197,12 @@ impl Server {
         self.process().as_mut().is_some_and(|p| matches!(p.try_wait(), Ok(None)))
     }
 
-    fn pid(&self) -> Option<Pid> {
-        let id = self.process().as_ref().map(Child::id)?;
-        Pid::from_raw(i32::try_from(id).ok()?)
+    /// `None` once it has ended: its number may be another process's by then.
+    pub(super) fn pid(&self) -> Option<Pid> {
+        let mut process = self.process();
+        let child = process.as_mut()?;
+        let runs = matches!(child.try_wait(), Ok(None));
+        Pid::from_raw(i32::try_from(child.id()).ok()?).filter(|_| runs)
     }
 
     fn signal(&self, signal: Signal) {
@@ -263,8 +286,15 @@ impl Server {
     /// As [`Server::start`].
     ///
     /// # Cancel safety
-    /// As [`Server::again`].
+    /// It may have ended.
     pub async fn restart(&self) -> Result<(), Error> {
+        self.signal(self.program.ending.stop);
+        self.resume();
+        // Without blocking the thread: a server that ends may wait for bytes that a proxy of this
+        // runtime carries. PostgreSQL waits a minute for a client that has not logged in yet.
+        while self.is_running() {
+            Clock::system().sleep(BETWEEN).await;
+        }
         self.stop();
         self.again().await
     }
@@ -365,6 +395,48 @@ mod tests {
             Program::new("perl", "perl-base", |_, _| vec!["-e".into(), "die 'no luck'".into()]);
         let e = Server::start(program).await.err().expect("no server");
         assert!(e.hint().is_some_and(|h| h.contains("no luck")), "{e:?}");
+    }
+
+    /// One that ends only when a client that stays connected has said so.
+    fn patient() -> Program {
+        let args = |port: u16, _: &Path| {
+            let code = format!(
+                "use IO::Socket::INET; my $stays; $SIG{{TERM}}=sub {{ <$stays> if $stays; exit }}; \
+                 my $s=IO::Socket::INET->new(LocalAddr=>'127.0.0.1',LocalPort=>{port},\
+                 Listen=>5,ReuseAddr=>1) or die \"$!\"; \
+                 while (1) {{ my $c=$s->accept or next; my $said=<$c>; syswrite $c, \"up\\n\"; \
+                 $stays=$c if $said eq \"stay\\n\" }}"
+            );
+            vec!["-e".to_owned(), code]
+        };
+        Program::new("perl", "perl-base", args).probe(b"?\n", &[b"up"])
+    }
+
+    #[tokio::test]
+    async fn a_restart_lets_other_tasks_of_its_thread_run() {
+        let server = Server::start(patient()).await.unwrap();
+        let mut client = TcpStream::connect(server.addr()).await.unwrap();
+        client.write_all(b"stay\n").await.unwrap();
+        client.read_exact(&mut [0; 3]).await.unwrap();
+        let client = crate::wait::task(async move {
+            Clock::system().sleep(Duration::from_millis(200)).await;
+            client.write_all(b"go\n").await.unwrap();
+            let _ = client.read(&mut [0; 8]).await;
+        });
+        crate::wait::soon("the restart", server.restart()).await.unwrap();
+        client.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn only_one_that_ended_by_itself_has_crashed() {
+        let server = Server::start(counting()).await.unwrap();
+        assert_eq!(server.crash(), None);
+        // As if by its own hand.
+        server.signal(Signal::ABORT);
+        until("it has ended", async || !server.is_running()).await;
+        assert!(server.crash().is_some_and(|how| how.contains("signal: 6")));
+        server.kill();
+        assert_eq!(server.crash(), None);
     }
 
     #[tokio::test]

@@ -4,11 +4,15 @@
  * to every reading of the wall clock. It is mapped, so that a test moves the clock of a running
  * server by writing the file. The monotonic and the boot-time clock are left as they are.
  *
+ * Waits until a moment of the wall clock count on the moved clock, too: a deadline that was read
+ * from it would otherwise be over at once, or far away. A wait that is under way is not moved.
+ *
  * The kernel is asked by its system call and not by the next library in line: looking that up
  * may itself want the time.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -55,4 +59,18 @@ time_t time(time_t *at) {
     if (clock_gettime(CLOCK_REALTIME, &now)) return (time_t)-1;
     if (at) *at = now.tv_sec;
     return now.tv_sec;
+}
+
+/* Whether a condition was made for the monotonic clock: glibc keeps that here. */
+static int is_monotonic(const pthread_cond_t *cond) { return (cond->__data.__wrefs & 2) != 0; }
+
+int pthread_cond_clockwait(pthread_cond_t *restrict, pthread_mutex_t *restrict, clockid_t,
+                           const struct timespec *restrict);
+
+int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex,
+                           const struct timespec *restrict until) {
+    if (is_monotonic(cond)) return pthread_cond_clockwait(cond, mutex, CLOCK_MONOTONIC, until);
+    int64_t moved = until->tv_sec * SECOND + until->tv_nsec - *shift;
+    struct timespec there = {.tv_sec = moved / SECOND, .tv_nsec = moved % SECOND};
+    return pthread_cond_clockwait(cond, mutex, CLOCK_REALTIME, &there);
 }

@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 use super::{Port, Program, Server};
 use crate::proxy::Proxy;
 
+mod wedge;
+
 /// The servers' tick.
 pub const ZOOKEEPER_TICK: Duration = Duration::from_millis(200);
 
@@ -220,6 +222,20 @@ impl Ensemble {
             clock.sleep(Duration::from_millis(50)).await;
         }
         Err(Error::new(Kind::Store, "the ensemble has no leader"))
+    }
+
+    /// What proves that a server of it has stopped committing writes for good, if one has: it
+    /// serves, leaves a raw write unanswered, and its zxid stays. See `wedge.rs`.
+    ///
+    /// # Cancel safety
+    /// A session may be left that ends after two seconds.
+    pub async fn wedged(&self) -> Option<String> {
+        for server in &self.servers {
+            if let Some(proof) = wedge::wedge(server).await {
+                return Some(proof);
+            }
+        }
+        None
     }
 
     fn of(&self, server: usize) -> impl Iterator<Item = &Proxy> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use distlock_core::quorum::{MemoryNode, Quorum};
+use distlock_core::quorum::{MemoryNode, QuorumDriver};
 use distlock_core::{Error, FullName, Locks};
 
 static ALL: Mutex<BTreeMap<String, Vec<MemoryNode>>> = Mutex::new(BTreeMap::new());
@@ -15,7 +15,7 @@ pub(crate) fn connect(name: &str, make: fn(usize) -> MemoryNode) -> Result<Locks
     let nodes = all.entry(name.to_owned()).or_insert_with(|| (0..5).map(make).collect());
     let clients = nodes.iter().map(MemoryNode::client).collect();
     // The machine runs other laws beside this one, and a call waits for its turn on a core.
-    let quorum = Quorum::new(name, clients)?.per_node(Duration::from_secs(1));
+    let quorum = QuorumDriver::new(name, clients)?.per_node(Duration::from_secs(1));
     Ok(Locks::from_store(quorum))
 }
 

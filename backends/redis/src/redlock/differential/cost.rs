@@ -1,7 +1,7 @@
 //! What the usual case costs the server.
 
+use distlock_core::backend::{Ask, Released};
 use distlock_core::quorum::{Bid, Place, Round, Vote};
-use distlock_core::seam::{Ask, Released};
 use distlock_core::{Clock, Name, Namespace, Owner, Patience, ReqId, Token};
 use distlock_core::{FullName, Label, Mode};
 use redis::Value;
@@ -9,9 +9,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::{answers, moves};
+use super::super::{moves, replies};
 use super::scene::Scene;
-use crate::epoch::Agreed;
+use crate::quarantine::Agreed;
 
 /// How many commands the scripts of one cycle may run: take, and give back.
 const MOST: i64 = 12;
@@ -59,10 +59,10 @@ async fn a_free_lock_is_one_cheap_step() {
         let before = commands(&mut scene).await;
         let taken: Value =
             scene.run(moves::propose(&bid, "via-1", Duration::ZERO, &Agreed::NONE).by_sha()).await;
-        let (vote, _) = answers::vote(&taken, "").unwrap();
+        let (vote, _) = replies::vote(&taken, "").unwrap();
         assert!(matches!(vote, Vote::Granted { accepted: true, waiters: 0, .. }), "{vote:?}");
         let given = scene.run(moves::release(&ask.key()).by_sha()).await;
-        assert_eq!(answers::released(&given).unwrap(), Released::Released);
+        assert_eq!(replies::released(&given).unwrap(), Released::Released);
         worst = worst.max(commands(&mut scene).await - before);
     }
     assert!(worst <= MOST, "{worst} commands for one cycle");

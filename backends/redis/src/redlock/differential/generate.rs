@@ -1,6 +1,6 @@
 //! Generated moves.
 
-use distlock_core::seam::Force;
+use distlock_core::backend::Force;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

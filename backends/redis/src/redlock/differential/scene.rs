@@ -31,7 +31,7 @@ pub(super) fn all(s: &'static Scripts) -> [&'static Script; 8] {
 pub(super) struct Scene {
     _server: Server,
     pub(super) link: MultiplexedConnection,
-    ears: Connection,
+    sink: Connection,
 }
 
 impl Scene {
@@ -43,11 +43,11 @@ impl Scene {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(&script.code).exec_async(&mut link).await.unwrap();
         }
-        let mut ears = client.get_connection().unwrap();
+        let mut sink = client.get_connection().unwrap();
         for channel in HEARD {
-            redis::cmd("SUBSCRIBE").arg(channel).exec(&mut ears).unwrap();
+            redis::cmd("SUBSCRIBE").arg(channel).exec(&mut sink).unwrap();
         }
-        Self { _server: server, link, ears }
+        Self { _server: server, link, sink }
     }
 
     /// Runs one move at one moment, then looks at the locks and at what would live for ever.
@@ -81,7 +81,7 @@ impl Scene {
         }
         let (mut messages, mut ends) = (Vec::new(), 0);
         while ends < HEARD.len() {
-            let Value::Array(parts) = self.ears.recv_response().unwrap() else { panic!("odd") };
+            let Value::Array(parts) = self.sink.recv_response().unwrap() else { panic!("odd") };
             let Some(Value::BulkString(message)) = parts.last() else { panic!("odd {parts:?}") };
             match &message[..] {
                 b"end" => ends += 1,

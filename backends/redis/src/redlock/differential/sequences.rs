@@ -4,12 +4,12 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::backend::{Ask, Event, Key};
 use distlock_core::lease::Wake;
 use distlock_core::quorum::{
     Bid, Commit, Generation, Heal, NodeDue, NodeOp, NodeReply, NodeRules, NodeState, Place, Round,
     Vote,
 };
-use distlock_core::seam::{Ask, Event, Key};
 use distlock_core::state::{Effects, Micros, Now};
 use distlock_core::{Error, FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId, Token};
 use proptest::collection::vec;
@@ -17,13 +17,13 @@ use proptest::test_runner::{Config, TestRunner};
 use redis::Value;
 use tokio::runtime::Builder;
 
-use super::super::{answers, message, moves};
+use super::super::{message, moves, replies};
 use super::generate::{
     LOCKS, Move, Number, Quoted, SLOTS, Slot, Stands, VIAS, Which, millis, slot, some_move,
 };
 use super::scene::{HEARD, Scene};
 use crate::call::Call;
-use crate::epoch::Agreed;
+use crate::quarantine::Agreed;
 
 const CASES: u32 = 400;
 const STEPS: usize = 60;
@@ -154,7 +154,7 @@ impl Run<'_> {
             for state in [&mut real, &mut spec] {
                 state.hold.take_if(|h| h.expires.0 <= self.now);
                 state.line.retain(|w| w.deadline.0 > self.now);
-                state.spent.clear(); // seen by what they forbid
+                state.tombstones.clear(); // seen by what they forbid
             }
             assert_eq!(real, spec, "lock {at} after {what:?} at {}", self.now);
         }
@@ -176,7 +176,7 @@ impl Run<'_> {
                 let ops = vec![(at, NodeOp::Propose(bid, via.to_owned()))];
                 let now = Micros(self.now);
                 let read = move |v: &Value| {
-                    let (vote, told) = answers::vote(v, "")?;
+                    let (vote, told) = replies::vote(v, "")?;
                     assert_eq!(told, now, "the node's time");
                     Ok(vec![NodeReply::Vote(vote)])
                 };
@@ -199,7 +199,7 @@ impl Run<'_> {
                     at.zip(heals).map(|(at, h)| (at, NodeOp::Heal(h, via.to_owned()))).collect();
                 let count = ops.len();
                 let read = move |v: &Value| {
-                    let votes = answers::votes(v, count, "")?;
+                    let votes = replies::votes(v, count, "")?;
                     Ok(votes.into_iter().map(NodeReply::Vote).collect())
                 };
                 self.compare(what, call, ops, read).await;
@@ -213,7 +213,7 @@ impl Run<'_> {
                     token: self.token(at, *token),
                 };
                 let call = moves::commit(&commit);
-                let read = |v: &Value| Ok(vec![NodeReply::Committed(answers::committed(v)?)]);
+                let read = |v: &Value| Ok(vec![NodeReply::Committed(replies::committed(v)?)]);
                 self.compare(what, call, vec![(at, NodeOp::Commit(commit))], read).await;
             }
             Move::Renew { slots, quoted, ttl } => {
@@ -227,19 +227,19 @@ impl Run<'_> {
                 let at = slots.iter().map(|s| self.slots[*s].lock);
                 let ops: Vec<_> = at.zip(due).map(|(at, d)| (at, NodeOp::Renew(d))).collect();
                 let count = ops.len();
-                self.compare(what, call, ops, move |v| answers::renewals(v, count)).await;
+                self.compare(what, call, ops, move |v| replies::renewals(v, count)).await;
             }
             Move::Release { slot, back } => {
                 let key = self.key(*slot, *back);
                 let ops = vec![(self.slots[*slot].lock, NodeOp::Release(key.req))];
-                let read = |v: &Value| Ok(vec![NodeReply::Released(answers::released(v)?)]);
+                let read = |v: &Value| Ok(vec![NodeReply::Released(replies::released(v)?)]);
                 self.compare(what, moves::release(&key), ops, read).await;
             }
             Move::Cancel { slot, back, all, round } => {
                 let key = self.key(*slot, *back);
                 let upto = if *all { Round::ALL } else { self.round(*slot, *round) };
                 let ops = vec![(self.slots[*slot].lock, NodeOp::Cancel(key.req, upto))];
-                let read = |v: &Value| answers::cancelled(v).map(|()| vec![NodeReply::Cancelled]);
+                let read = |v: &Value| replies::cancelled(v).map(|()| vec![NodeReply::Cancelled]);
                 self.compare(what, moves::cancel(&key, upto), ops, read).await;
             }
             Move::Force { lock: at, token, how } => {
@@ -251,7 +251,7 @@ impl Run<'_> {
                 };
                 let call = moves::force(&lock(*at), token, *how);
                 let ops = vec![(*at, NodeOp::Force(token, *how))];
-                let read = |v: &Value| Ok(vec![NodeReply::Forced(answers::forced(v)?)]);
+                let read = |v: &Value| Ok(vec![NodeReply::Forced(replies::forced(v)?)]);
                 self.compare(what, call, ops, read).await;
             }
         }

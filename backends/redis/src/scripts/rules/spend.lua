@@ -1,8 +1,26 @@
--- Remembers that a request has ended. How it ended first stays.
+-- What the ring has of other requests, and when the first of that is over.
+local function others(req)
+  local still, oldest = {}, nil
+  for i = 1, #s.ring, 24 do
+    local r, u = unpack('<c16d', s.ring, i)
+    if u > now and r ~= req then
+      still[#still + 1] = string.sub(s.ring, i, i + 23)
+      oldest = math.min(oldest or u, u)
+    end
+  end
+  return still, oldest
+end
+
+-- Remembers that a request has ended. How it ended first stays; but released and then cancelled it
+-- counts as cancelled: a copy of it may be under way, and the ring is small.
 local function spend(req, how, from)
   local till = from + @TOMBSTONE
   local before, old = ended(req)
-  if before then how, till = before, math.max(till, old) end
+  if before == 0 and how == 1 then
+    local still, oldest = others(req)
+    s.ring, s.oldest = table.concat(still), oldest or 0
+  end
+  if before then how, till = math.max(how, before), math.max(till, old) end
   if how == 1 then
     s.stones = math.max(s.stones, till)
     call('ZREMRANGEBYSCORE', s.Z, '-inf', now)
@@ -17,15 +35,8 @@ local function spend(req, how, from)
     s.ring = (#s.ring < @RINGBYTES and s.ring or string.sub(s.ring, 25)) .. pack('<c16d', req, till)
     return
   end
-  local still = {}
-  s.oldest = till
-  for i = 1, #s.ring, 24 do
-    local r, u = unpack('<c16d', s.ring, i)
-    if u > now and r ~= req then
-      still[#still + 1] = string.sub(s.ring, i, i + 23)
-      s.oldest = math.min(s.oldest, u)
-    end
-  end
+  local still, oldest = others(req)
+  s.oldest = math.min(oldest or till, till)
   if #still == @RING then table.remove(still, 1) end
   still[#still + 1] = pack('<c16d', req, till)
   s.ring = table.concat(still)

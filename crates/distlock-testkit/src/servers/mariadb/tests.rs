@@ -37,3 +37,20 @@ async fn a_mariadb_speaks_tls_and_goes_by_the_clock_it_is_given() {
     let here = Clock::system().wall_micros() / 1_000_000;
     assert!((7100..7300).contains(&there.saturating_sub(here)), "{there} {here}");
 }
+
+/// A server whose clock is stepped waits as long as it is told to. InnoDB aborts when 600 waits of a
+/// second are over at once.
+#[tokio::test]
+async fn waits_are_as_long_as_before_when_the_clock_is_stepped() {
+    let clock = WallClock::new().unwrap();
+    let server = start(Mariadb::new().clock(&clock)).await;
+    let took = || {
+        let begun = Clock::system().now();
+        ask(&server, "SELECT SLEEP(1)");
+        Clock::system().now().since(begun)
+    };
+    clock.back(Duration::from_secs(30));
+    assert!(took() >= Duration::from_secs(1));
+    clock.forward(Duration::from_secs(60));
+    assert!(took() < Duration::from_secs(25));
+}

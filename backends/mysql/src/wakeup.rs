@@ -1,0 +1,466 @@
+//! How a process is told that one of its waiters' turn has come, without asking all the time.
+//!
+//! 1. It has one connection that sleeps inside a statement of the server: its doorbell. It sleeps in
+//!    `GET_LOCK`, for a name that another connection of the process has taken for good. Not in
+//!    `SLEEP`: there, rings that come close together take MariaDB two seconds and more, as was
+//!    measured, and others wait behind them. Probably all who sleep there share a mutex, which one
+//!    who is woken keeps while it asks whether it was killed.
+//! 2. Whoever promotes one of its waiters writes that down in the table of news, in the same
+//!    transaction, and ends the sleep with `KILL QUERY`, before it writes the rest and commits.
+//! 3. The doorbell wakes, reads its news, hands them out and sleeps again. Its statement looks for
+//!    news before it sleeps, so a ring that comes a moment too early is not lost; at MariaDB it is a
+//!    block that has let go of the table by then, because a statement that uses a table keeps `ALTER`
+//!    and `FLUSH TABLES WITH READ LOCK` waiting, and everybody else behind those. MySQL has no such
+//!    blocks: there it sleeps for a second at a time. Where only one waits, a ring can hardly be meant
+//!    for another: it asks while the news are still read.
+//! 4. What was handed out is cleared away a few at a time, or once nothing happens: each time is a
+//!    commit, which others would wait behind.
+//!
+//! Where the doorbell is, `GET_LOCK` says: the connection has taken a name made of the process's
+//! session, and `IS_USED_LOCK` finds its number, or nothing. A second name on a connection that
+//! never sleeps says whether the process lives: the server misses that one at once.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use distlock_core::backend::{Event, Key};
+use distlock_core::lease::{EventSink, Wake};
+use distlock_core::state::{Effects, Micros};
+use distlock_core::{Clock, Error, FullName, Kind, LossReason, Name, Namespace, ReqId, engine};
+use distlock_sql::Opens;
+use sqlx::mysql::MySqlRow;
+use sqlx::{MySqlConnection, Row};
+use tokio::sync::watch;
+
+use crate::connector::Connector;
+use crate::errors::{INTERRUPTED, calling};
+use crate::schema::Tables;
+use crate::sql::{hex, number, run};
+
+/// How long the doorbell sleeps before it shows that it lives.
+const SLEEP: Duration = Duration::from_secs(20);
+/// How long it sleeps while there is something to clear away.
+const NAP: Duration = Duration::from_secs(1);
+/// How long while the connection that it sleeps beside is away.
+const AWAY: Duration = Duration::from_secs(5);
+/// After so many news they are cleared away.
+const CLEAR: usize = 16;
+/// How much longer than that its answer may take.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long a waiter waits for the doorbell before it makes do without.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two tries to get a doorbell.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+const TURN: u8 = 1;
+const CONTENDED: u8 = 2;
+const REVOKED: u8 = 3;
+
+/// A new session: what others know this process by.
+pub(crate) fn session() -> Result<String, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|e| {
+        Error::new(Kind::Store, "the operating system gives no random bytes").because(e)
+    })?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// Whether a text from a table is a session: it becomes part of statements.
+pub(crate) fn is_session(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The name that a process's idle connection has taken.
+pub(crate) fn life_sign(session: &str) -> String {
+    format!("dl:s:{session}")
+}
+
+/// The name that a process's doorbell has taken.
+fn bell_sign(session: &str) -> String {
+    format!("dl:b:{session}")
+}
+
+/// The name that the doorbell sleeps for; the connection with the sign of life has it.
+pub(crate) fn pillow(session: &str) -> String {
+    format!("dl:p:{session}")
+}
+
+/// Rings a process's doorbell; fails when it has none, or, where it counts, when it is gone though
+/// its doorbell has not been missed yet.
+pub(crate) fn ring((session, counts): (&str, bool)) -> String {
+    let (life, bell) = (life_sign(session), bell_sign(session));
+    if !counts {
+        return format!("KILL QUERY IS_USED_LOCK('{bell}')");
+    }
+    format!("KILL QUERY IF(IS_USED_LOCK('{life}') IS NULL, 0, IS_USED_LOCK('{bell}'))")
+}
+
+/// Ends a process's doorbell, and clears away what it has not yet.
+pub(crate) fn unhang(session: &str, tables: &Tables) -> String {
+    let (news, bell) = (&tables.news, bell_sign(session));
+    format!("DELETE FROM {news} WHERE session='{session}'; KILL CONNECTION IS_USED_LOCK('{bell}')")
+}
+
+/// What other processes are to be told.
+#[derive(Default)]
+pub(crate) struct News(Vec<(u8, ReqId, String)>);
+
+impl News {
+    /// Parts effects into those for ourselves and news for others.
+    pub(crate) fn sort(effects: Effects, session: &str) -> (Effects, Self) {
+        let mut news = Vec::new();
+        let mut part = |kind, all: Vec<(ReqId, String)>| -> Vec<(ReqId, String)> {
+            let (ours, others): (Vec<_>, _) = all.into_iter().partition(|(_, via)| via == session);
+            let reachable = others.into_iter().filter(|(_, via)| is_session(via));
+            news.extend(reachable.map(|(req, via)| (kind, req, via)));
+            ours
+        };
+        let Effects { turns, contended, revoked } = effects;
+        let turns = part(TURN, turns);
+        let contended = part(CONTENDED, contended);
+        let revoked = part(REVOKED, revoked);
+        (Effects { turns, contended, revoked }, Self(news))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The statement that writes them down; nothing when there are none.
+    pub(crate) fn insert(&self, tables: &Tables, lock: &FullName, now: Micros) -> String {
+        let row = |(kind, req, via): &(u8, ReqId, String)| {
+            let (space, name) = (hex(lock.space.as_str()), hex(lock.name.as_str()));
+            format!("('{via}',{kind},{space},{name},{},{})", hex(req.as_bytes()), now.0)
+        };
+        let rows: Vec<String> = self.0.iter().map(row).collect();
+        if rows.is_empty() {
+            return String::new();
+        }
+        let (table, rows) = (&tables.news, rows.join(","));
+        format!("INSERT INTO {table} (session, kind, space, name, req, at) VALUES {rows}")
+    }
+
+    /// Whose bells to ring, and whether a turn depends on it.
+    pub(crate) fn bells(&self) -> Vec<(&str, bool)> {
+        let mut bells = std::collections::BTreeMap::new();
+        for (kind, _, via) in &self.0 {
+            *bells.entry(via.as_str()).or_default() |= *kind == TURN;
+        }
+        bells.into_iter().collect()
+    }
+
+    /// Who was promoted and listens at one of these.
+    pub(crate) fn turns_of(&self, bells: &[(&str, bool)]) -> Vec<ReqId> {
+        let meant = |(kind, _, via): &&(u8, ReqId, String)| {
+            *kind == TURN && bells.iter().any(|(bell, _)| bell == via)
+        };
+        self.0.iter().filter(meant).map(|(_, req, _)| *req).collect()
+    }
+}
+
+/// Tells those of this process.
+pub(crate) fn tell(sink: &OnceLock<EventSink>, lock: &FullName, effects: Effects) {
+    let Some(sink) = sink.get() else { return };
+    let key = |req| Key { lock: lock.clone(), req };
+    effects.turns.into_iter().for_each(|(req, _)| sink(Wake::Turn(req)));
+    for (req, _) in effects.contended {
+        sink(Wake::Event(Event::Contended(key(req))));
+    }
+    for (req, _) in effects.revoked {
+        sink(Wake::Event(Event::Lost(key(req), LossReason::Revoked)));
+    }
+}
+
+/// Looks for news and sleeps if there are none: one statement, so that a ring in between ends it. Within
+/// a block (MariaDB) the look lets go of its table before the sleep begins.
+fn sleep(news: &str, bed: &str, blocks: bool) -> String {
+    let news = format!("EXISTS(SELECT 1 FROM {news})");
+    if !blocks {
+        return format!("SELECT IF({news}, 0, {bed}) AS rung");
+    }
+    format!(
+        "BEGIN NOT ATOMIC DECLARE woken BIGINT DEFAULT 0; \
+         IF NOT {news} THEN SET woken = {bed}; END IF; SELECT woken AS rung; END"
+    )
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Off,
+    Starting,
+    Listening,
+    /// Could not be had just now.
+    Silent,
+    Closed,
+}
+
+/// The doorbell of a process, made when it is first needed.
+pub(crate) struct WakeupConnection(Arc<Inner>);
+
+struct Inner {
+    door: Connector,
+    session: String,
+    table: String,
+    clock: Clock,
+    sink: Arc<OnceLock<EventSink>>,
+    /// Who of this process stands in line.
+    waiting: Arc<Mutex<HashSet<ReqId>>>,
+    state: watch::Sender<State>,
+}
+
+impl WakeupConnection {
+    pub(crate) fn new(
+        to: sqlx::mysql::MySqlConnectOptions,
+        session: &str,
+        tables: &Tables,
+        clock: &Clock,
+        (sink, waiting): (&Arc<OnceLock<EventSink>>, &Arc<Mutex<HashSet<ReqId>>>),
+    ) -> Self {
+        Self(Arc::new(Inner {
+            door: Connector::new(to, Some(bell_sign(session))),
+            session: session.to_owned(),
+            table: tables.news.clone(),
+            clock: clock.clone(),
+            sink: Arc::clone(sink),
+            waiting: Arc::clone(waiting),
+            state: watch::Sender::new(State::Off),
+        }))
+    }
+
+    /// Sees to it that there is one, without waiting for it.
+    pub(crate) fn start(&self) {
+        let begun = self.0.state.send_if_modified(|state| {
+            let off = *state == State::Off;
+            if off {
+                *state = State::Starting;
+            }
+            off
+        });
+        if begun {
+            engine::spawn(listen_for_ever(Arc::clone(&self.0)));
+        }
+    }
+
+    /// Whether it listens; waits a little for one that is only just starting.
+    pub(crate) async fn listens(&self) -> bool {
+        self.start();
+        let mut state = self.0.state.subscribe();
+        let settled = state.wait_for(|s| *s != State::Starting);
+        let settled = self.0.clock.timeout(PATIENCE, settled).await;
+        matches!(settled, Some(Ok(s)) if *s == State::Listening)
+    }
+
+    /// Whether it listens just now.
+    pub(crate) fn is_heard(&self) -> bool {
+        *self.0.state.borrow() == State::Listening
+    }
+
+    /// Says whether there was one.
+    pub(crate) fn close(&self) -> bool {
+        self.0.state.send_replace(State::Closed) == State::Listening
+    }
+}
+
+async fn listen_for_ever(bell: Arc<Inner>) {
+    let mut closed = bell.state.subscribe();
+    let listening = async {
+        let mut pause = PAUSE.0;
+        loop {
+            let Err(e) = bell.listen(&mut pause).await;
+            tracing::debug!(error = %e, "no doorbell: asking instead");
+            if bell.set(State::Silent) {
+                // Who counted on it looks for itself from now on.
+                bell.ring_all();
+            }
+            bell.clock.sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = closed.wait_for(|s| *s == State::Closed) => {}
+        () = listening => {}
+    }
+}
+
+impl Inner {
+    fn ring_all(&self) {
+        if let Some(sink) = self.sink.get() {
+            sink(Wake::Everybody);
+        }
+    }
+
+    /// Whether that is a change.
+    fn set(&self, to: State) -> bool {
+        self.state.send_if_modified(|state| {
+            let change = *state != State::Closed && *state != to;
+            if change {
+                *state = to;
+            }
+            change
+        })
+    }
+
+    /// A ring, and only one waits: it is hardly meant for another. If it is, a question was asked for
+    /// nothing.
+    fn ring_the_only_one(&self) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = waiting.iter();
+        if let (Some(req), None, Some(sink)) = (all.next(), all.next(), self.sink.get()) {
+            sink(Wake::Turn(*req));
+        }
+    }
+
+    /// Hands out news until the connection breaks.
+    async fn listen(&self, pause: &mut Duration) -> Result<std::convert::Infallible, Error> {
+        let mut conn = self.bounded(self.door.open()).await?;
+        // Without a view of old rows kept open while it sleeps, which would keep the server from
+        // clearing them away. What it sees too early it only takes for a hint.
+        let dirty = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED";
+        self.ask(&mut conn, dirty.to_owned()).await?;
+        let version =
+            self.ask(&mut conn, "SELECT VERSION() LIKE '%MariaDB%' AS maria".into()).await?;
+        let blocks = version.first().is_some_and(|row| number(row, "maria").is_ok_and(|n| n == 1));
+        self.set(State::Listening);
+        *pause = PAUSE.0;
+        // What was rung while there was no bell.
+        self.ring_all();
+        let Self { table, session, .. } = self;
+        // Handed out, but not cleared away. Not kept for the next connection: a server that crashed
+        // may give a number out again that it never wrote down.
+        let mut seen: Vec<String> = Vec::new();
+        let asleep = |seconds| format!("GET_LOCK('{}', {seconds})", pillow(session));
+        let mut awake = false;
+        loop {
+            // By their numbers: one with a lower number may yet be committed.
+            let ids = seen.join(",");
+            let new = match seen.is_empty() {
+                true => format!("{table} WHERE session='{session}'"),
+                false => format!("{table} WHERE session='{session}' AND id NOT IN ({ids})"),
+            };
+            let length = if seen.is_empty() && blocks { SLEEP } else { NAP }.as_secs();
+            let bed = if awake { format!("SLEEP({})", AWAY.as_secs()) } else { asleep(length) };
+            let woken = self.ask(&mut conn, sleep(&new, &bed, blocks)).await?;
+            let rung = woken.first().and_then(|row| number(row, "rung").ok());
+            // The other connection is away, as nobody has needed it lately: a nap has to do.
+            awake = !awake && rung == Some(1);
+            if awake {
+                self.ask(&mut conn, format!("DO RELEASE_LOCK('{}')", pillow(session))).await?;
+            } else if rung != Some(0) {
+                self.ring_the_only_one();
+            }
+            let read = format!("SELECT id, kind, space, name, req FROM {new}");
+            let rows = self.ask(&mut conn, read).await?;
+            for row in &rows {
+                seen.push(number(row, "id").map_err(|e| calling(e).error)?.to_string());
+                self.hand_out(row).map_err(|e| calling(e).error)?;
+            }
+            if seen.len() >= CLEAR || (rows.is_empty() && !seen.is_empty()) {
+                let ids = seen.join(",");
+                let delete =
+                    format!("DELETE FROM {table} WHERE session='{session}' AND id IN ({ids})");
+                self.ask(&mut conn, delete).await?;
+                seen.clear();
+            }
+        }
+    }
+
+    /// One statement; that it was interrupted is what it is there for.
+    async fn ask(&self, conn: &mut MySqlConnection, sql: String) -> Result<Vec<MySqlRow>, Error> {
+        let asked = self.bounded(async {
+            match run(conn, sql).await {
+                Ok(given) => Ok(given.into_iter().flat_map(|g| g.rows).collect()),
+                Err(e) if crate::errors::number(&e) == Some(INTERRUPTED) => Ok(Vec::new()),
+                Err(e) => Err(calling(e).error),
+            }
+        });
+        asked.await
+    }
+
+    async fn bounded<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let late = || Error::new(Kind::Unreachable, "the doorbell does not answer");
+        self.clock.timeout(SLEEP + GRACE, work).await.unwrap_or_else(|| Err(late()))
+    }
+
+    fn hand_out(&self, row: &MySqlRow) -> Result<(), sqlx::Error> {
+        let text = |column| -> Result<String, sqlx::Error> {
+            Ok(String::from_utf8_lossy(&row.try_get::<Vec<u8>, _>(column)?).into_owned())
+        };
+        let req: Vec<u8> = row.try_get("req")?;
+        let (Ok(space), Ok(name), Ok(req)) =
+            (Namespace::new(text("space")?), Name::new(text("name")?), <[u8; 16]>::try_from(req))
+        else {
+            return Ok(()); // not written by us
+        };
+        let one = vec![(ReqId::from_bytes(req), String::new())];
+        let effects = match u8::try_from(number(row, "kind")?) {
+            Ok(TURN) => Effects { turns: one, ..Effects::default() },
+            Ok(CONTENDED) => Effects { contended: one, ..Effects::default() },
+            Ok(REVOKED) => Effects { revoked: one, ..Effects::default() },
+            _ => return Ok(()),
+        };
+        tell(&self.sink, &FullName { space, name }, effects);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use distlock_core::url::StoreUrl;
+    use distlock_testkit::servers::Mariadb;
+
+    use super::*;
+    use crate::open::Target;
+
+    /// Rings at any moment of a doorbell that goes to sleep and wakes: each ends its sleep.
+    #[tokio::test]
+    async fn no_ring_is_lost() {
+        let server = Mariadb::new().start().await.expect("`cargo xtask setup`");
+        let target = Target::of(StoreUrl::parse(&Mariadb::url(&server)).unwrap()).unwrap();
+        target.greet().await.unwrap();
+        let news = target.tables.news.clone();
+        let door = Connector::new(target.to, None);
+        let (mut bell, mut ringer) = (door.open().await.unwrap(), door.open().await.unwrap());
+        let mut keeper = door.open().await.unwrap();
+        run(&mut keeper, "DO GET_LOCK('pillow', 0)".into()).await.unwrap();
+        let dirty = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED";
+        let id = run(&mut bell, format!("{dirty}; SELECT CONNECTION_ID() AS id")).await.unwrap();
+        let id = number(&id[1].rows[0], "id").unwrap();
+        let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
+        let mine = format!("{news} WHERE session='s'");
+        #[allow(clippy::disallowed_methods)] // on the runtime that its connection belongs to
+        tokio::spawn(async move {
+            loop {
+                // Only a lost ring sleeps on for so long.
+                let bed = "GET_LOCK('pillow', 20)";
+                if let Err(e) = run(&mut bell, sleep(&mine, bed, true)).await {
+                    assert_eq!(crate::errors::number(&e), Some(INTERRUPTED), "{e}");
+                }
+                let clear = format!("DELETE FROM {mine}");
+                // The ring may come that late, too.
+                while run(&mut bell, clear.clone()).await.is_err() {}
+                if heard.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        let clock = Clock::system();
+        for n in 0..200u64 {
+            // The next ring comes while it reads, while it goes to sleep, or later.
+            let wait = Duration::from_micros(n * 7919 % 1500);
+            clock.sleep(wait).await;
+            let ring = format!(
+                "INSERT INTO {news} (session, kind, space, name, req, at) \
+                 VALUES ('s', 1, '', 'a', REPEAT('x', 16), 0); KILL QUERY {id}"
+            );
+            run(&mut ringer, ring).await.unwrap();
+            let left = format!("SELECT 1 FROM {news} LIMIT 1");
+            while !run(&mut ringer, left.clone()).await.unwrap()[0].rows.is_empty() {
+                let woken = clock.timeout(Duration::from_secs(10), hears.recv()).await;
+                assert!(woken.is_some(), "ring {n} was lost");
+            }
+        }
+    }
+}

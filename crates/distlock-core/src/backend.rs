@@ -1,0 +1,268 @@
+//! The seam between what users hold and what stores do.
+//!
+//! Nothing above it names a store; nothing below it knows of guards, renewal or cancellation.
+//! A grant is data, not an object: what a driver must remember of a hold it keeps under the
+//! hold's request id, so that renewal can be one call for many.
+
+use std::future::Future;
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::busy::QueueStatus;
+use crate::capability::Capability;
+use crate::clock::{BootInstant, Clock};
+use crate::clock_reading::ClockReading;
+use crate::error::Error;
+use crate::ids::{Owner, ReqId};
+use crate::info::{LockInfo, Query};
+use crate::label::Label;
+use crate::loss::LossReason;
+use crate::mode::Mode;
+use crate::name::FullName;
+use crate::proof::Proof;
+use crate::token::{Token, TokenRange};
+use crate::ttl::Patience;
+
+/// A future in a box: what an object-safe trait can return.
+pub type Fut<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One very request at one lock.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Key {
+    /// The lock.
+    pub lock: FullName,
+    /// The request.
+    pub req: ReqId,
+}
+
+/// Everything a store needs to know to grant a lock.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The lock.
+    pub lock: FullName,
+    /// This very request.
+    pub req: ReqId,
+    /// Who asks.
+    pub owner: Owner,
+    /// How it is to be held.
+    pub mode: Mode,
+    /// The TTL, already raised and rounded to what the store grants.
+    pub ttl: Duration,
+    /// How long to wait.
+    pub patience: Patience,
+    /// A release before this age frees the lock only then.
+    pub min_hold: Duration,
+    /// After an expiry nobody is granted for this long.
+    pub lock_delay: Duration,
+    /// Shown to whoever waits.
+    pub label: Label,
+    /// How many tokens are wanted; a store may give fewer, never none.
+    pub block: NonZeroU32,
+}
+
+impl Ask {
+    /// The key of this request.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        Key { lock: self.lock.clone(), req: self.req }
+    }
+}
+
+/// A grant: the holder is safe until `sent + ttl − margin`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// The request it answers.
+    pub req: ReqId,
+    /// Its fencing tokens.
+    pub tokens: TokenRange,
+    /// Taken before the very request left that this grant answers: an answer may be a replay, so
+    /// neither the first request's time nor the reply's will do.
+    pub sent: ClockReading,
+    /// What is left of the lease, as the store counted when it answered; `Duration::MAX` for a
+    /// lock that lasts as long as its process.
+    pub ttl: Duration,
+    /// Given up for drifting clocks.
+    pub margin: Duration,
+    /// How many wait behind it.
+    pub waiters: u32,
+}
+
+impl Grant {
+    /// When the holder must stop believing in it, on the boot-time clock.
+    #[must_use]
+    pub fn deadline(&self) -> BootInstant {
+        self.until().boot
+    }
+
+    /// When the holder must stop believing in it, on each clock that counts.
+    #[must_use]
+    pub fn until(&self) -> ClockReading {
+        self.sent.until(self.ttl, self.margin)
+    }
+}
+
+/// The one formula of every deadline: from before the question, less the margin.
+#[must_use]
+pub fn deadline(sent: BootInstant, ttl: Duration, margin: Duration) -> BootInstant {
+    sent.plus(ttl).minus(margin)
+}
+
+/// The answer to an acquire.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Attempt {
+    /// It is held now.
+    Granted(Grant),
+    /// Patience ran out; nothing of the request is left in the store.
+    Busy(QueueStatus),
+}
+
+/// One hold that is due for renewal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Due {
+    /// The hold.
+    pub key: Key,
+    /// The lease wanted from now on. Never more than was granted; less when `max_hold` is near.
+    pub ttl: Duration,
+}
+
+/// The answer to one renewal.
+#[derive(Clone, Debug)]
+pub enum Kept {
+    /// Held until `sent + ttl − margin`.
+    Until {
+        /// Taken before the renewal left.
+        sent: ClockReading,
+        /// What is left of the lease.
+        ttl: Duration,
+        /// Given up for drifting clocks.
+        margin: Duration,
+        /// How many wait.
+        waiters: u32,
+    },
+    /// Not held any more.
+    Lost(LossReason),
+    /// No answer: held or not, the deadline decides.
+    Unknown(Error),
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a lock that was lost before its release may have protected nothing"]
+pub enum Released {
+    /// It was held up to this moment, and is free now (or after its `min_hold`).
+    Released,
+    /// It had been lost before: somebody else may have held it meanwhile.
+    WasLost,
+}
+
+/// How an operator takes a lock away.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Force {
+    /// The holder's next renewal fails and it is told; nobody is granted before its lease ends.
+    Revoke,
+    /// Free at once. Two guards can be valid until the old lease ends.
+    Now,
+}
+
+/// What a forced release found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Forced {
+    /// The lock was taken away.
+    Done,
+    /// Nobody holds it, or the token is not the holder's.
+    NoMatch,
+}
+
+/// News from a store about a hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Somebody else began to wait for it.
+    Contended(Key),
+    /// It is gone.
+    Lost(Key, LossReason),
+    /// It may be gone: ask.
+    InDoubt(Key),
+}
+
+/// Hears where a waiting request stands, whenever that changes.
+pub type Watcher<'a> = &'a (dyn Fn(&QueueStatus) + Send + Sync);
+
+/// One store behind one driver, as everything above sees it. Object-safe.
+///
+/// # Contract
+/// * Every call is idempotent by request id; a repeated acquire answers with the same grant.
+/// * `acquire` may be dropped at any await. Whoever drops it calls `abandon`, which must leave
+///   neither lock nor place in line, also when it overtakes the acquire.
+/// * Times in answers count from before the request left.
+/// * No call blocks the thread; every call is bounded in time except the wait of `acquire`.
+pub trait Backend: Send + Sync + 'static {
+    /// What this store promises.
+    fn capability(&self) -> &Capability;
+
+    /// Which very store this is, fit to print: no password in it.
+    fn site(&self) -> &str;
+
+    /// The clock that deadlines of this store are counted on.
+    fn clock(&self) -> &Clock;
+
+    /// Asks for a lock and waits as long as the ask's patience. With `seen`, tells where the
+    /// request stands whenever that changes.
+    fn acquire<'a>(
+        &'a self,
+        ask: Arc<Ask>,
+        seen: Option<Watcher<'a>>,
+    ) -> Fut<'a, Result<Attempt, Error>>;
+
+    /// Undoes an acquire that nobody waits for any more: afterwards the request holds nothing and
+    /// stands in no line, and never will.
+    fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>>;
+
+    /// Renews holds: one batch, answers in the same order.
+    fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>>;
+
+    /// Gives a lock back.
+    fn release<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<Released, Error>>;
+
+    /// Lists locks: held ones and those waited for.
+    fn inspect<'a>(&'a self, query: &'a Query) -> Fut<'a, Result<Vec<LockInfo>, Error>>;
+
+    /// Takes a lock away from its holder; with a token only if it is one of the holder's.
+    fn force<'a>(
+        &'a self,
+        lock: &'a FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Fut<'a, Result<Forced, Error>>;
+
+    /// What to put into one's own transaction at this store, to have it fail when this hold is
+    /// gone; `None` where the store has no such thing, or the request holds nothing.
+    fn proof(&self, key: &Key) -> Option<Proof> {
+        let _ = key;
+        None
+    }
+
+    /// Which server of this store keeps the lock: renewals are batched by it, so that a slow server
+    /// holds up its own locks only. Any number will do that differs for servers that fail apart; a
+    /// store with one server need not say.
+    fn shard(&self, lock: &FullName) -> u64 {
+        let _ = lock;
+        0
+    }
+
+    /// A hold is about to be left to whoever has its ticket, in whatever process. From then on it is
+    /// shared with no other request of its owner here; false when it is already, and must stay.
+    fn detach(&self, key: &Key) -> bool {
+        let _ = key;
+        true
+    }
+
+    /// News about holds of this client. The first caller gets the stream.
+    fn events(&self) -> Option<UnboundedReceiver<Event>>;
+
+    /// Ends connections and threads. Holds that are still there are left to expire.
+    fn close(&self) -> Fut<'_, ()>;
+}

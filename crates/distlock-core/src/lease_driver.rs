@@ -1,0 +1,601 @@
+//! The driver of the lease family: one loop for every store that decides atomically.
+//!
+//! 1. Put the request on the list of waiters, so that no wake-up is missed.
+//! 2. Ask. Granted, or busy and no patience: done.
+//! 3. In line: sleep until rung, or, as the head, until the holder's lease could end. Those close
+//!    behind look a little later, one after the other, in case the head is dead as well.
+//! 4. Ask again with the same request: a wake-up is a hint, the answer is the truth.
+//! 5. Patience over: cancel, so that nothing stays in line.
+//!
+//! Waiters of one client share heartbeat calls, on the library's own thread.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::backend::{
+    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Released, Watcher,
+};
+use crate::busy::QueueStatus;
+use crate::capability::{Capability, Order};
+use crate::clock::{BootInstant, Clock};
+use crate::clock_reading::ClockReading;
+use crate::engine;
+use crate::error::{Error, Kind};
+use crate::in_doubt::{Doubt, InDoubt};
+use crate::info::{LockInfo, Query};
+use crate::lease::{Class, LeaseStore, Move, Wake};
+use crate::name::FullName;
+use crate::state::{Left, Pulse, Refusal, Reply};
+use crate::token::{Token, TokenRange};
+use crate::ttl::Patience;
+use crate::waiters::{self, Entry, Round, Waiting};
+
+/// A waiter that is silent for longer leaves the line; never longer than its TTL.
+const WAIT_LEASE: Duration = Duration::from_secs(10);
+/// How long after the end of a lease the head asks again.
+const AFTER_EXPIRY: Duration = Duration::from_millis(1);
+/// Those behind the head look this much later each, and only so many of them: the first to look finds
+/// a dead head, and the others are told of what comes of that.
+const STAGGER: Duration = Duration::from_millis(50);
+const NEAR: u32 = 8;
+/// A store that keeps no line is asked again within these bounds.
+const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// How long a call to the store may take before it counts as unanswered.
+const CALL: Duration = Duration::from_secs(10);
+
+/// A lease store as a [`Backend`].
+pub struct LeaseDriver<S> {
+    inner: Arc<Inner<S>>,
+    events: Mutex<Option<UnboundedReceiver<Event>>>,
+}
+
+struct Inner<S> {
+    store: S,
+    waiting: Arc<Waiting>,
+    doubts: Arc<InDoubt>,
+}
+
+impl<S: LeaseStore> LeaseDriver<S> {
+    /// Drives a store.
+    pub fn new(store: S) -> Self {
+        let waiting = Arc::<Waiting>::default();
+        let (tx, rx) = unbounded_channel();
+        let doubts = Arc::new(InDoubt::new(store.clock().clone()));
+        let (sink, repeats) = (waiting.clone(), doubts.clone());
+        store.listen(Arc::new(move |wake| match wake {
+            Wake::Turn(req) => sink.ring(&req),
+            Wake::Everybody => sink.ring_all(),
+            Wake::Repeated(req) => repeats.repeat(req),
+            Wake::Event(event) => {
+                let _ = tx.send(event);
+            }
+        }));
+        let inner = Arc::new(Inner { store, waiting, doubts });
+        Self { inner, events: Mutex::new(Some(rx)) }
+    }
+
+    /// The store underneath.
+    pub fn store(&self) -> &S {
+        &self.inner.store
+    }
+}
+
+impl<S: LeaseStore> Inner<S> {
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
+    /// Now, as a question leaves.
+    fn moment(&self) -> ClockReading {
+        self.store.capability().moment(self.clock())
+    }
+
+    async fn bounded<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        if self.store.ends_in_time() {
+            return call.await;
+        }
+        // In a box: a store that bounds its calls itself should not carry room for a timer.
+        let answer = Box::pin(self.clock().timeout(CALL, call)).await;
+        answer.unwrap_or_else(|| Err(self.late()))
+    }
+
+    /// One move, its errors told with what they are about.
+    fn play(&self, one: Move) -> impl Future<Output = Result<Reply, Error>> {
+        let (verb, lock) = (one.verb(), one.lock().clone());
+        // The blocking API acquires on the library's thread, and is a caller all the same.
+        let class = if matches!(one, Move::Acquire(..)) { Class::Caller } else { Class::here() };
+        // In a box: each future that it is moved through would carry room for it once more.
+        let call = Box::pin(self.store.play_one(class, one));
+        async move {
+            let reply = self.bounded(call).await;
+            reply.map_err(|e| e.during(verb).lock(&lock).store(self.store.site()))
+        }
+    }
+
+    async fn cancel(&self, key: &Key) -> Result<(), Error> {
+        match self.play(Move::Cancel(key.clone())).await? {
+            Reply::Cancelled => Ok(()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn release(&self, key: &Key) -> Result<Released, Error> {
+        match self.play(Move::Release(key.clone())).await? {
+            Reply::Released => Ok(Released::Released),
+            Reply::Lost(_) => Ok(Released::WasLost),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    fn late(&self) -> Error {
+        Error::new(Kind::Unreachable, format!("no answer within {CALL:?}"))
+            .unknown()
+            .store(self.store.site())
+            .with_hint(
+                "see whether the store runs and can be reached; the same call may be repeated",
+            )
+    }
+
+    /// A granted reply as a grant, whose lease counts from before the question.
+    fn grant(
+        &self,
+        ask: &Ask,
+        sent: ClockReading,
+        tokens: TokenRange,
+        left: Duration,
+        waiters: u32,
+    ) -> Grant {
+        let margin = self.store.capability().margin(left);
+        Grant { req: ask.req, tokens, sent, ttl: left, margin, waiters }
+    }
+
+    /// Where a request stands that was not granted.
+    fn status(&self, ahead: u32, why: Left) -> QueueStatus {
+        let queues = self.store.capability().order != Order::None;
+        let ahead = queues.then_some(ahead);
+        QueueStatus { holder: why.holder, ahead, left: why.left, note: None }
+    }
+
+    async fn try_once(&self, ask: &Arc<Ask>) -> Result<Attempt, Error> {
+        let sent = self.moment();
+        let answer = self.play(Move::Acquire(Arc::clone(ask), None)).await;
+        let doubtful = self.doubts.was_repeated(&ask.req);
+        let status = match answer {
+            Ok(Reply::Granted { token, block, remaining, waiters, .. }) => {
+                if doubtful {
+                    self.doubt(ask);
+                }
+                let tokens = TokenRange::new(token, block)?;
+                return Ok(Attempt::Granted(self.grant(ask, sent, tokens, remaining, waiters)));
+            }
+            Ok(Reply::Busy { ahead, why } | Reply::Waiting { ahead, why }) => {
+                self.status(ahead, why)
+            }
+            Ok(other) => return Err(self.refused(ask, other)),
+            Err(e) => match e.retry_after() {
+                Some(left) => not_yet(left, &e),
+                None => return Err(if doubtful { e.unknown() } else { e }),
+            },
+        };
+        if doubtful {
+            // A copy of it that arrives once the lock is free would be granted to nobody.
+            self.cancel(&ask.key()).await?;
+        }
+        Ok(Attempt::Busy(status))
+    }
+
+    /// The error of an acquire whose reply is neither a grant nor a place in the queue.
+    fn refused(&self, ask: &Ask, reply: Reply) -> Error {
+        let e = match reply {
+            Reply::Tombstoned(_) => {
+                return Error::new(Kind::Cancelled, "this request was cancelled or taken away")
+                    .with_hint("ask again: a new acquire is a new request");
+            }
+            Reply::Refused(Refusal::PermitsDiffer(n)) => {
+                Error::new(Kind::Usage, format!("the lock is in use with {n} permits"))
+                    .with_hint("all who share a lock by permits must ask with the same number")
+            }
+            Reply::Refused(Refusal::ModeDiffers(mode)) => {
+                Error::new(Kind::Usage, format!("this owner holds the lock as {mode}"))
+                    .with_hint("it would wait for itself: release it first, or use another owner")
+            }
+            other => other.unexpected(),
+        };
+        e.during("acquire").lock(&ask.lock).store(self.store.site())
+    }
+
+    /// Notes a grant whose request may arrive once more.
+    fn doubt(&self, ask: &Ask) {
+        let min_until = self.clock().now().plus(ask.min_hold);
+        self.doubts.add(ask.req, Doubt { ttl: ask.ttl, min_until });
+    }
+
+    async fn wait(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        until: BootInstant,
+        seen: Option<Watcher<'_>>,
+    ) -> Result<Attempt, Error> {
+        let joined = self.waiting.join(ask.key(), ask.ttl.min(WAIT_LEASE), seen.is_some());
+        let mut wait = Wait::default();
+        loop {
+            // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
+            let asked = Box::pin(self.ask(ask, &joined.entry, &mut wait, seen)).await;
+            let again = match asked? {
+                Verdict::Granted(grant) => return Ok(Attempt::Granted(grant)),
+                Verdict::Again(at) => at.min(until),
+            };
+            self.doze(&joined.entry, again).await;
+            if self.clock().now() >= until {
+                return Box::pin(self.give_up(ask, &joined.entry, wait)).await;
+            }
+        }
+    }
+
+    /// Asks once: granted, or when to ask again unless rung before.
+    async fn ask(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        entry: &Entry,
+        wait: &mut Wait,
+        seen: Option<Watcher<'_>>,
+    ) -> Result<Verdict, Error> {
+        let sent = self.moment();
+        let reply = self.play(Move::Acquire(Arc::clone(ask), Some(entry.wait_lease))).await;
+        self.judge(ask, entry, wait, sent, reply, seen)
+    }
+
+    /// What an answer means for a waiter.
+    fn judge(
+        self: &Arc<Self>,
+        ask: &Ask,
+        entry: &Entry,
+        wait: &mut Wait,
+        sent: ClockReading,
+        answer: Result<Reply, Error>,
+        seen: Option<Watcher<'_>>,
+    ) -> Result<Verdict, Error> {
+        wait.doubtful |= self.doubts.was_repeated(&ask.req);
+        let answer = match answer {
+            Err(e) if e.retry_after().is_some() => Err(e),
+            // Its place is kept for a wait-lease: trouble that passes sooner costs nothing.
+            Err(e) if e.is_transient() && entry.keeps_its_place(sent.boot) => {
+                tracing::debug!(lock = %ask.lock, error = %e, "asking again");
+                wait.doubtful = true;
+                if !std::mem::replace(&mut wait.troubled, true)
+                    && let Some(seen) = seen
+                {
+                    seen(&QueueStatus { note: Some(in_trouble(&e)), ..QueueStatus::default() });
+                }
+                let pause = wait.next_try(entry);
+                return Ok(Verdict::Again(self.clock().now().plus(pause)));
+            }
+            // What an earlier question left open, a later one that did not even leave does not close.
+            Err(e) => return Err(if wait.doubtful { e.unknown() } else { e }),
+            Ok(reply) => Ok(reply),
+        };
+        entry.heard_of(sent.boot);
+        wait.tries = 0;
+        let (status, again) = match answer {
+            Ok(Reply::Granted { token, block, remaining, waiters, .. }) => {
+                if wait.doubtful {
+                    self.doubt(ask);
+                }
+                let tokens = TokenRange::new(token, block)?;
+                return Ok(Verdict::Granted(self.grant(ask, sent, tokens, remaining, waiters)));
+            }
+            Ok(Reply::Waiting { ahead, why }) => {
+                entry.ahead.store(ahead, Ordering::Relaxed);
+                let look = self.look(self.clock().now(), ahead, why.left);
+                self.waiting.stands(entry, sent.boot, look);
+                self.beat();
+                let mut again = why.left.filter(|_| ahead == 0).map(|left| left + AFTER_EXPIRY);
+                if !self.store.pushes() {
+                    let poll = wait.next_look(ask, ahead);
+                    again = Some(again.map_or(poll, |again| again.min(poll)));
+                }
+                (self.status(ahead, why), again)
+            }
+            // No queue here: ask again before long, less and less often.
+            Ok(Reply::Busy { ahead, why }) => {
+                let poll = wait.next_poll(ask);
+                let again = why.left.map_or(poll, |left| poll.min(left + AFTER_EXPIRY));
+                (self.status(ahead, why), Some(again))
+            }
+            Ok(other) => return Err(self.refused(ask, other)),
+            Err(e) => {
+                let left = e.retry_after().unwrap_or_default();
+                tracing::info!(lock = %ask.lock, store = self.store.site(), "{}", e.message());
+                (not_yet(left, &e), Some(left))
+            }
+        };
+        // That trouble is over is news, whatever the answer.
+        if std::mem::take(&mut wait.troubled) || changed(&wait.last, &status) {
+            tracing::debug!(lock = %ask.lock, %status, "waiting");
+            if let Some(seen) = seen {
+                seen(&status);
+            }
+        }
+        wait.last = status;
+        Ok(Verdict::Again(again.map_or(BootInstant::FAR, |d| self.clock().now().plus(d))))
+    }
+
+    /// Sleeps until rung, or until a moment; without a timer when there is no moment to wait for.
+    async fn doze(&self, entry: &Entry, until: BootInstant) {
+        let rung = entry.bell.notified();
+        if until == BootInstant::FAR {
+            return rung.await;
+        }
+        let timer = Box::pin(self.clock().sleep_until(until));
+        tokio::select! {
+            biased;
+            () = rung => {}
+            () = timer => {}
+        }
+    }
+
+    /// Patience is over: asks a last time without standing in line, which leaves it and tells how
+    /// things stand now. After an unanswered request only a cancel is sure to.
+    async fn give_up(&self, ask: &Arc<Ask>, entry: &Entry, wait: Wait) -> Result<Attempt, Error> {
+        if wait.doubtful {
+            self.cancel(&entry.key).await?;
+            return Ok(Attempt::Busy(wait.last));
+        }
+        let attempt = self.try_once(ask).await?;
+        let Attempt::Busy(status) = attempt else { return Ok(attempt) };
+        let ahead = wait.last.ahead.map(|ahead| ahead.min(entry.ahead.load(Ordering::Relaxed)));
+        Ok(Attempt::Busy(QueueStatus { ahead, ..status }))
+    }
+
+    /// When one close behind the head should look whether the line has come to a halt.
+    fn look(&self, now: BootInstant, ahead: u32, left: Option<Duration>) -> Option<BootInstant> {
+        let near = (1..=NEAR).contains(&ahead) && self.store.pushes();
+        let end = now.plus(left.filter(|_| near)?);
+        Some(end.plus(AFTER_EXPIRY).plus(STAGGER * ahead))
+    }
+
+    /// Starts the shared heartbeat unless it beats already.
+    fn beat(self: &Arc<Self>) {
+        if !self.waiting.start_beating() {
+            return;
+        }
+        let inner = self.clone();
+        engine::spawn(async move {
+            while !inner.waiting.stop_beating_if_empty() {
+                let Round { due, wake } = inner.waiting.round(inner.clock().now());
+                for call in waiters::calls(due, |e| inner.store.shard(&e.key.lock)) {
+                    let inner = inner.clone();
+                    engine::spawn(async move { inner.beat_once(call).await });
+                }
+                tokio::select! {
+                    biased;
+                    () = inner.clock().sleep_until(wake) => {}
+                    () = inner.waiting.hurry.notified() => {}
+                }
+            }
+        });
+    }
+
+    async fn beat_once(&self, mut all: Vec<Arc<Entry>>) {
+        // Those of one lock together: a store then reads its queue once.
+        all.sort_by(|a, b| a.key.lock.cmp(&b.key.lock));
+        let sent = self.clock().now();
+        let moves = all.iter().map(|e| Move::Heartbeat(e.key.clone(), e.wait_lease)).collect();
+        let bound = all.iter().map(|e| e.wait_lease / 3).min().unwrap_or_default().max(POLL.1);
+        let replies = self.clock().timeout(bound, self.store.play(Class::Upkeep, moves)).await;
+        let mut replies = replies.unwrap_or_default().into_iter();
+        for entry in &all {
+            match replies.next() {
+                Some(Ok(Reply::Pulse(pulse))) => self.feel(entry, sent, pulse),
+                failed => {
+                    tracing::debug!(lock = %entry.key.lock, ?failed, "heartbeat failed");
+                    self.waiting.failed(entry, self.clock().now());
+                }
+            }
+        }
+    }
+
+    fn feel(&self, entry: &Entry, sent: BootInstant, pulse: Pulse) {
+        let ring = match pulse {
+            Pulse::Turn => true,
+            Pulse::Unknown => {
+                // It asks and joins anew; until it stands in line again there is nothing to beat for.
+                self.waiting.failed(entry, self.clock().now());
+                return entry.bell.notify_one();
+            }
+            Pulse::Queued { ahead, .. } => {
+                let before = entry.ahead.swap(ahead, Ordering::Relaxed);
+                before != ahead && (ahead == 0 || entry.curious)
+            }
+        };
+        let look = match pulse {
+            Pulse::Queued { ahead, left } => self.look(sent, ahead, left),
+            _ => None,
+        };
+        self.waiting.stands(entry, sent, look);
+        if ring {
+            entry.bell.notify_one();
+        }
+    }
+
+    /// Gives a hold back whose request may still arrive: cancelled, it stays given back. What the
+    /// store thinks of it until then is asked by a renewal, because a cancel does not say.
+    async fn release_in_doubt(&self, key: &Key, doubt: Doubt) -> Result<Released, Error> {
+        let released = if self.clock().now() < doubt.min_until {
+            // A cancel would cut its min_hold short. Released first, it is on record as that.
+            self.release(key).await?
+        } else {
+            let due = Due { key: key.clone(), ttl: doubt.ttl };
+            match self.play(Move::Renew(due)).await? {
+                Reply::Renewed { .. } => Released::Released,
+                Reply::Lost(_) => Released::WasLost,
+                other => return Err(other.unexpected()),
+            }
+        };
+        self.cancel(key).await?;
+        self.doubts.settle(&key.req);
+        Ok(released)
+    }
+}
+
+/// What a waiter remembers between two questions.
+#[derive(Default)]
+struct Wait {
+    /// Where it stood when last told.
+    last: QueueStatus,
+    /// A question of its was never answered: it may still arrive.
+    doubtful: bool,
+    /// Its last question failed, and it was told so.
+    troubled: bool,
+    /// How long it last waited to ask a store without a line.
+    poll: Option<Duration>,
+    /// How many questions in a row had no answer.
+    tries: u32,
+}
+
+enum Verdict {
+    Granted(Grant),
+    Again(BootInstant),
+}
+
+impl Wait {
+    /// When to ask again after trouble: less and less often, at a quarter of the wait-lease at the
+    /// latest, and not in step with the others.
+    fn next_try(&mut self, entry: &Entry) -> Duration {
+        let pause = POLL.1 * 2u32.pow(self.tries.min(2));
+        self.tries += 1;
+        let pause = pause.min(entry.wait_lease / 4);
+        pause - entry.jitter(pause)
+    }
+
+    /// When to look again in a line that calls nobody up: the head often, whoever is further back
+    /// the less often.
+    fn next_look(&mut self, ask: &Ask, ahead: u32) -> Duration {
+        match ahead {
+            0 => self.next_poll(ask),
+            n => (POLL.1 * n.saturating_add(1).min(4)) + self.next_poll(ask) / 4,
+        }
+    }
+
+    /// Twice as long as last time, within bounds, and up to a quarter more, differently for each
+    /// request, so that pollers do not march in step.
+    fn next_poll(&mut self, ask: &Ask) -> Duration {
+        let poll = self.poll.map_or(POLL.0, |last| (last * 2).min(POLL.1));
+        self.poll = Some(poll);
+        poll + poll / 4 * u32::from(ask.req.as_bytes()[0]) / 255
+    }
+}
+
+/// Whether people would call it news: another holder or another place.
+fn changed(last: &QueueStatus, now: &QueueStatus) -> bool {
+    let token = |s: &QueueStatus| s.holder.as_ref().map(|h| h.token);
+    token(last) != token(now) || last.ahead != now.ahead || *last == QueueStatus::default()
+}
+
+/// What a waiter hears while its store cannot be asked.
+fn in_trouble(e: &Error) -> Arc<str> {
+    format!("the store does not answer ({}); asking again", e.message()).into()
+}
+
+fn not_yet(left: Duration, e: &Error) -> QueueStatus {
+    QueueStatus { left: Some(left), note: Some(e.message().into()), ..QueueStatus::default() }
+}
+
+impl<S: LeaseStore> Backend for LeaseDriver<S> {
+    fn capability(&self) -> &Capability {
+        self.inner.store.capability()
+    }
+
+    fn site(&self) -> &str {
+        self.inner.store.site()
+    }
+
+    fn clock(&self) -> &Clock {
+        self.inner.clock()
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        ask: Arc<Ask>,
+        seen: Option<Watcher<'a>>,
+    ) -> Fut<'a, Result<Attempt, Error>> {
+        Box::pin(async move {
+            match ask.patience {
+                Patience::Never => Box::pin(self.inner.try_once(&ask)).await,
+                Patience::For(d) => {
+                    let until = self.clock().now().plus(d);
+                    self.inner.wait(&ask, until, seen).await
+                }
+                Patience::Forever => self.inner.wait(&ask, BootInstant::FAR, seen).await,
+            }
+        })
+    }
+
+    fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {
+        Box::pin(async move {
+            self.inner.cancel(key).await?;
+            self.inner.doubts.settle(&key.req);
+            Ok(())
+        })
+    }
+
+    fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
+        Box::pin(async move {
+            let (sent, store) = (self.inner.moment(), &self.inner.store);
+            let moves = due.iter().cloned().map(Move::Renew).collect();
+            let replies = self.clock().timeout(CALL, store.play(Class::Upkeep, moves)).await;
+            let mut replies = replies.unwrap_or_default().into_iter();
+            let kept = |due: &Due| match replies.next() {
+                Some(Ok(Reply::Renewed { remaining, waiters })) => {
+                    let margin = self.capability().margin(remaining);
+                    Kept::Until { sent, ttl: remaining, margin, waiters }
+                }
+                Some(Ok(Reply::Lost(why))) => Kept::Lost(why),
+                failed => {
+                    let e = match failed {
+                        Some(Ok(other)) => other.unexpected(),
+                        Some(Err(e)) => e,
+                        None => self.inner.late(),
+                    };
+                    Kept::Unknown(e.during("renew").lock(&due.key.lock).store(store.site()))
+                }
+            };
+            due.iter().map(kept).collect()
+        })
+    }
+
+    fn release<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<Released, Error>> {
+        match self.inner.doubts.about(&key.req) {
+            Some(doubt) => Box::pin(self.inner.release_in_doubt(key, doubt)),
+            None => Box::pin(self.inner.release(key)),
+        }
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Fut<'a, Result<Vec<LockInfo>, Error>> {
+        Box::pin(self.inner.bounded(self.inner.store.inspect(query)))
+    }
+
+    fn force<'a>(
+        &'a self,
+        lock: &'a FullName,
+        token: Option<Token>,
+        how: Force,
+    ) -> Fut<'a, Result<Forced, Error>> {
+        Box::pin(self.inner.bounded(self.inner.store.force(lock, token, how)))
+    }
+
+    fn shard(&self, lock: &FullName) -> u64 {
+        self.inner.store.shard(lock)
+    }
+
+    fn events(&self) -> Option<UnboundedReceiver<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn close(&self) -> Fut<'_, ()> {
+        Box::pin(self.inner.store.close())
+    }
+}
