@@ -9,30 +9,49 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use distlock_core::{BootInstant, Clock, engine};
+use rustix::time::ClockId;
+
+use crate::measure::cpu_clock;
 
 const EVERY: Duration = Duration::from_millis(5);
 /// What a busy machine takes without standing still.
 const USUAL: Duration = Duration::from_millis(20);
+
+/// Processor time of the stopwatch's own thread, as of its last tick.
+static OWN: AtomicU64 = AtomicU64::new(0);
+
+/// What the stopwatch itself has cost so far: no store's cost.
+pub(crate) fn own_cpu() -> Duration {
+    Duration::from_nanos(OWN.load(Ordering::Acquire))
+}
 
 /// For how long this process was kept from running, since the first who asked.
 fn stood_still() -> Duration {
     static NANOS: OnceLock<&'static AtomicU64> = OnceLock::new();
     let nanos = NANOS.get_or_init(|| {
         let nanos: &AtomicU64 = Box::leak(Box::default());
+        let (begun, begins) = std::sync::mpsc::channel();
         let count = move || {
             let clock = Clock::system();
+            let mut last = clock.now();
+            let _ = begun.send(());
             loop {
-                let slept = clock.now();
                 #[allow(clippy::disallowed_methods)] // a thread with nothing else to do
                 std::thread::sleep(EVERY);
-                let late = clock.now().since(slept).saturating_sub(EVERY);
+                let now = clock.now();
+                let late = now.since(last).saturating_sub(EVERY);
                 if late > USUAL {
                     let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
                     nanos.fetch_add(late, Ordering::AcqRel);
                 }
+                last = now;
+                let own = cpu_clock(ClockId::ThreadCPUTime).as_nanos();
+                OWN.store(u64::try_from(own).unwrap_or(u64::MAX), Ordering::Release);
             }
         };
         engine::thread("stopwatch", count).expect("a thread");
+        // What stops this process from here on is counted.
+        let _ = begins.recv();
         nanos
     });
     Duration::from_nanos(nanos.load(Ordering::Acquire))
