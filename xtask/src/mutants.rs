@@ -27,10 +27,11 @@ pub(crate) fn run(filter: Option<&str>) -> Result<(), String> {
         mutate(&copy, mutation)?;
         let red = !passes(&copy, mutation, true)?;
         println!(
-            "{} {:<48} {}",
+            "{} {:<48} {}{}",
             if red { "caught  " } else { "SURVIVED" },
             mutation.name,
-            mutation.test
+            mutation.test,
+            if red && mutation.package == "distlock-sim" { seed(&copy) } else { String::new() }
         );
         if red {
             caught += 1;
@@ -44,6 +45,13 @@ pub(crate) fn run(filter: Option<&str>) -> Result<(), String> {
         (true, _) => Err("no mutation of that name".to_owned()),
         _ => Err(format!("not caught: {}", survived.join(", "))),
     }
+}
+
+/// The seed at which the simulation found it, if it was the simulation.
+fn seed(copy: &Path) -> String {
+    let log = fs::read_to_string(copy.join("mutant.log")).unwrap_or_default();
+    let found = log.lines().find_map(|line| line.split_once(", seed "));
+    found.map_or_else(String::new, |(_, rest)| format!(", seed {rest}"))
 }
 
 /// Copies what git tracks, so that the copy is the workspace as it would be cloned, with the

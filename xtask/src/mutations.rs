@@ -740,7 +740,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         new: "seen.filter(|s| s.record.token >= token)",
         package: "distlock-memcached",
         target: "--lib",
-        test: "give::tests::a_force_takes_the_lock_from_whom_it_saw_and_from_nobody_after",
+        test: "release::tests::a_force_takes_the_lock_from_whom_it_saw_and_from_nobody_after",
     },
     Mutation {
         name: "redis: no quarantine after a restart",
@@ -1433,7 +1433,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         new: "for last in [false, true] {",
         package: "distlock-sql",
         target: "--lib",
-        test: "lane::tests::what_may_be_done_once_is_sent_once_on_a_new_connection",
+        test: "connection_worker::tests::what_may_be_done_once_is_sent_once_on_a_new_connection",
     },
     Mutation {
         name: "sql: session locks looked at once",
@@ -1442,16 +1442,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         new: "                    first = false;\n",
         package: "distlock-sql",
         target: "--lib",
-        test: "witness::tests::it_tells_again_while_it_cannot_come_back",
-    },
-    Mutation {
-        name: "sql: a force about whoever holds the lock by now",
-        file: "crates/distlock-sql/src/cas_worker.rs",
-        old: "Op::Force { token: None, how } => force",
-        new: "Op::Force { token: None, how } if false => force",
-        package: "distlock-postgres",
-        target: "postgres",
-        test: "a_force_whose_answer_is_lost_does_not_break_the_next_holder",
+        test: "server_monitor::tests::it_tells_again_while_it_cannot_come_back",
     },
     Mutation {
         name: "postgres: a force of a session lock sent twice",
@@ -1571,6 +1562,96 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         test: "a_login_that_protects_nothing_says_so",
     },
     Mutation {
+        name: "quorum: every grant looks at all holds",
+        file: "crates/distlock-core/src/quorum/holds.rs",
+        old: "        if tables.by_req.len() >= tables.sweep_at.max(FEW) {",
+        new: "        if tables.by_req.len() >= FEW {",
+        package: "distlock-core",
+        target: "--lib",
+        test: "quorum::holds::tests::a_grant_does_not_look_at_every_hold",
+    },
+    Mutation {
+        name: "quorum: holds that ran out are kept for ever",
+        file: "crates/distlock-core/src/quorum/holds.rs",
+        old: "            tables.sweep(now);\n            tables.sweep_at",
+        new: "            tables.sweep_at",
+        package: "distlock-core",
+        target: "--lib",
+        test: "quorum::holds::tests::what_ran_out_is_forgotten_in_time",
+    },
+    Mutation {
+        name: "redis: a batch grants a longer lease than the agreed max_ttl",
+        file: "backends/redis/src/scripts/acquire.many.lua",
+        old: " and ttl <= longest\n",
+        new: "\n",
+        package: "distlock-redis",
+        target: "--lib",
+        test: "no_lease_is_longer_than_was_agreed_on",
+    },
+    Mutation {
+        name: "redis: a plain renewal longer than the agreed max_ttl",
+        file: "backends/redis/src/plain/renew.lua",
+        old: "math.min(ARGV[n * 2 + 3], max)",
+        new: "tonumber(ARGV[n * 2 + 3])",
+        package: "distlock-redis",
+        target: "redis",
+        test: "a_resumed_hold_gets_no_longer_lease_than_agreed_on",
+    },
+    Mutation {
+        name: "redlock: a node renews beyond the agreed max_ttl",
+        file: "backends/redis/src/redlock/scripts/renew.lua",
+        old: "math.min(ARGV[at + 2], max)",
+        new: "tonumber(ARGV[at + 2])",
+        package: "distlock-redis",
+        target: "--lib",
+        test: "no_lease_at_a_node_is_longer_than_was_agreed_on",
+    },
+    Mutation {
+        name: "redlock: a node heals beyond the agreed max_ttl",
+        file: "backends/redis/src/redlock/scripts/heal.lua",
+        old: "math.min(ARGV[at + 2], max)",
+        new: "tonumber(ARGV[at + 2])",
+        package: "distlock-redis",
+        target: "--lib",
+        test: "no_lease_at_a_node_is_longer_than_was_agreed_on",
+    },
+    Mutation {
+        name: "redlock: a plain node renews beyond the agreed max_ttl",
+        file: "backends/redis/src/redlock/plain/renew.lua",
+        old: "math.min(ARGV[n * 3 + 3], max)",
+        new: "tonumber(ARGV[n * 3 + 3])",
+        package: "distlock-redis",
+        target: "--lib",
+        test: "no_plain_lease_is_longer_than_was_agreed_on",
+    },
+    Mutation {
+        name: "redlock: a node drops all ended waiters in one call",
+        file: "backends/redis/src/redlock/scripts/rules.lua",
+        old: ", 'LIMIT', 0, STEP)) do leave",
+        new: "))  do leave",
+        package: "distlock-redis",
+        target: "--lib",
+        test: "redlock::differential::limits::a_crowd_that_is_over_is_dropped_in_steps",
+    },
+    Mutation {
+        name: "redis: the map read for each redirection",
+        file: "backends/redis/src/cluster.rs",
+        old: "const MOVED: Duration = Duration::from_secs(1);",
+        new: "const MOVED: Duration = Duration::ZERO;",
+        package: "distlock-redis",
+        target: "replicated",
+        test: "cluster_a_crowd_of_redirections_reads_the_map_once",
+    },
+    Mutation {
+        name: "mysql: a server in read-only mode is stayed with",
+        file: "backends/mysql/src/errors.rs",
+        old: "[1290, 1792, 1836, 3100]",
+        new: "[1290, 1290, 1290, 1290]",
+        package: "distlock-mysql",
+        target: "mysql",
+        test: "a_server_that_takes_no_writes_is_left_whatever_its_error_is",
+    },
+    Mutation {
         name: "sim: a re-entering Redlock request cancelled though it bids on",
         file: "crates/distlock-core/src/quorum/wait.rs",
         old: "        if !self.holds.join(&slot, ask, self.clock().now()) {\n",
@@ -1641,6 +1722,24 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         package: "distlock-sim",
         target: "simulation",
         test: "session",
+    },
+    Mutation {
+        name: "sim: a client closed beneath a release",
+        file: "crates/distlock-core/src/guard.rs",
+        old: "        let _under_way = self.client.reaper.under_way();\n",
+        new: "",
+        package: "distlock-sim",
+        target: "simulation",
+        test: "lease",
+    },
+    Mutation {
+        name: "sim: Redlock rounds by the uptime of a host",
+        file: "crates/distlock-core/src/quorum/wait.rs",
+        old: "            true => self.drift.latest(self.clock()).unwrap_or(0),",
+        new: "            true => self.clock().now().as_micros(),",
+        package: "distlock-sim",
+        target: "simulation",
+        test: "quorum",
     },
     Mutation {
         name: "lab: a release that ends whatever hold there is",
@@ -1903,6 +2002,55 @@ mod tests {
         for m in MUTATIONS {
             let text = std::fs::read_to_string(root().join(m.file)).expect(m.file);
             assert_eq!(text.matches(m.old).count(), 1, "{}: {:?}", m.file, m.name);
+        }
+    }
+
+    /// The source files of a package and of the test kit, whose laws every store runs.
+    fn sources(package: &str) -> Vec<(String, String)> {
+        let name = package.strip_prefix("distlock-").unwrap_or(package);
+        let homes = [format!("crates/{package}"), format!("backends/{name}")];
+        let mut todo: Vec<_> = homes.iter().map(|home| root().join(home)).collect();
+        todo.push(root().join("crates/distlock-testkit/src"));
+        let mut files = Vec::new();
+        while let Some(path) = todo.pop() {
+            if let Ok(inside) = std::fs::read_dir(&path) {
+                todo.extend(inside.flatten().map(|entry| entry.path()));
+            } else if path.extension().is_some_and(|ext| ext == "rs") {
+                let text = std::fs::read_to_string(&path).expect("a source file");
+                files.push((path.display().to_string(), text));
+            }
+        }
+        files
+    }
+
+    /// A renamed test or module would otherwise end `cargo xtask mutants` before its first mutation.
+    #[test]
+    fn every_mutation_names_a_test_that_exists() {
+        for m in MUTATIONS {
+            let files = sources(m.package);
+            let (modules, test) = match m.test.split_once(" at ") {
+                Some((story, _)) => (Vec::new(), story),
+                None => {
+                    let mut path: Vec<_> = m.test.split("::").collect();
+                    let test = path.pop().expect("a name");
+                    (path, test)
+                }
+            };
+            let told = |text: &str| {
+                text.match_indices(test).any(|(at, _)| {
+                    let inside = |c: char| c.is_alphanumeric() || c == '_';
+                    !text[..at].ends_with(inside) && !text[at + test.len()..].starts_with(inside)
+                })
+            };
+            assert!(files.iter().any(|(_, text)| told(text)), "no test {test:?}: {:?}", m.name);
+            for module in modules {
+                let (file, folder) = (format!("/{module}.rs"), format!("/{module}/"));
+                let inline = format!("mod {module}");
+                let there = files.iter().any(|(path, text)| {
+                    path.ends_with(&file) || path.contains(&folder) || text.contains(&inline)
+                });
+                assert!(there, "no module {module:?}: {:?}", m.name);
+            }
         }
     }
 }

@@ -35,3 +35,37 @@ impl<W> SameOwner<W> {
         self.0.get(&(lock.clone(), owner.clone())).into_iter().flat_map(HashMap::values)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::{Name, Namespace};
+
+    #[test]
+    fn a_grant_finds_the_requests_of_its_owner_at_its_lock_only() {
+        let lock = |name| FullName { space: Namespace::default(), name: Name::new(name).unwrap() };
+        let (a, b, mine, other) = (lock("a"), lock("b"), Owner::new(), Owner::new());
+        let mut waiting = SameOwner::default();
+        let mut add = |lock: &FullName, owner: &Owner, tag: u32| {
+            let req = ReqId::random();
+            waiting.add(lock, owner, req, Arc::new(tag));
+            req
+        };
+        let first = add(&a, &mine, 1);
+        add(&a, &mine, 2);
+        add(&b, &mine, 3);
+        for tag in 10..1000 {
+            add(&a, &Owner::new(), tag);
+        }
+        let found = |waiting: &SameOwner<u32>| {
+            let mut found: Vec<_> = waiting.of(&a, &mine).map(|tag| **tag).collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(found(&waiting), [1, 2]);
+        waiting.remove(&a, &other, &first);
+        assert_eq!(found(&waiting), [1, 2]);
+        waiting.remove(&a, &mine, &first);
+        assert_eq!(found(&waiting), [2]);
+    }
+}

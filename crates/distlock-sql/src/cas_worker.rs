@@ -17,12 +17,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use distlock_core::backend::{Event, Force, Key};
+use distlock_core::backend::{Event, Key};
 use distlock_core::lease::{EventSink, Wake};
-use distlock_core::state::{
-    Claim, Effects, Hold, LockState, Micros, Now, Op, Phase, Reply, Rules, Step,
-};
-use distlock_core::{BootInstant, Error, FullName, Kind, LossReason, Token};
+use distlock_core::state::{Claim, Effects, Hold, LockState, Micros, Now, Op, Phase, Reply, Rules};
+use distlock_core::{BootInstant, Error, FullName, Kind, LossReason};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
@@ -68,8 +66,6 @@ struct Pending {
     until: BootInstant,
     not_before: BootInstant,
     lost: u32,
-    /// Of a force without a token: whose holds it is about.
-    meant: Option<Vec<Token>>,
 }
 
 pub(crate) struct CasWorker<R> {
@@ -182,7 +178,6 @@ impl<R: Rows> CasWorker<R> {
                 until,
                 not_before: now,
                 lost: 0,
-                meant: None,
             });
         }
         let replies = (0..missing).map(|_| None).collect();
@@ -402,10 +397,7 @@ fn play(
     let before = state.clone();
     let (mut replies, mut effects) = (Vec::new(), Vec::new());
     for p in moves {
-        let step = match p.op {
-            Op::Force { token: None, how } => force(&mut state, &mut p.meant, how, now),
-            _ => state.step(&p.op, Now { lease: now, wall: now }, &rules()),
-        };
+        let step = state.step(&p.op, Now { lease: now, wall: now }, &rules());
         replies.push(step.reply);
         effects.push(step.effects);
     }
@@ -417,31 +409,6 @@ fn play(
     let idle_from = idle_from(&state);
     let write = Write { lock: lock.clone(), was: row.map(|r| r.version), text, idle_from };
     Ok(Played { replies, effects, state, write: Some(write) })
-}
-
-/// Takes the lock away from whoever holds it when this is first tried. A write whose answer was lost
-/// is tried again, on a state that may have another holder by then.
-fn force(state: &mut LockState, meant: &mut Option<Vec<Token>>, how: Force, now: Micros) -> Step {
-    let (now, rules) = (Now { lease: now, wall: now }, rules());
-    let mut all = state.step(&Op::Settle, now, &rules);
-    let meant = meant.get_or_insert_with(|| {
-        let mut tokens: Vec<_> =
-            state.holds.iter().filter_map(|h| Token::new(h.token).ok()).collect();
-        tokens.sort_unstable();
-        tokens.dedup();
-        tokens
-    });
-    all.reply = Reply::NoMatch;
-    for token in meant {
-        let step = state.step(&Op::Force { token: Some(*token), how }, now, &rules);
-        if step.reply == Reply::Forced {
-            all.reply = Reply::Forced;
-        }
-        all.effects.turns.extend(step.effects.turns);
-        all.effects.contended.extend(step.effects.contended);
-        all.effects.revoked.extend(step.effects.revoked);
-    }
-    all
 }
 
 /// A row's text as a state.

@@ -12,6 +12,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_user_who_may_not_create_is_told_how_to_get_the_tables", no_rights),
     ("a_server_that_is_read_only_is_refused", read_only),
     ("a_demoted_primary_is_left_for_a_new_connection", demoted),
+    ("a_server_that_takes_no_writes_is_left_whatever_its_error_is", writes_refused),
     ("what_a_demoted_primary_says_is_not_believed", not_believed),
     ("tls_is_spoken_checked_and_refused", tls),
     ("no_server_and_no_mysql_are_told_apart_and_soon", imposters),
@@ -103,6 +104,30 @@ fn demoted() {
             assert!(proxy.accepted() > before, "{query}: it stays where it is");
             ask(&server, "SET GLOBAL read_only = 0");
             give_back(take(&locks, "a", LONG).await).await;
+        }
+    });
+}
+
+/// A read-only transaction, InnoDB in read-only mode, and a group that a member cannot write in: a
+/// trigger answers as such a server would.
+fn writes_refused() {
+    run(async {
+        let server = start(Mariadb::new()).await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let locks = connect(&url(proxy.addr(), "")).await.unwrap();
+        give_back(take(&locks, "a", LONG).await).await;
+        for code in [1792, 1836, 3100] {
+            let signal = format!(
+                "CREATE TRIGGER test.refuses BEFORE UPDATE ON test.distlock_lock FOR EACH ROW \
+                 SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'no writes'"
+            );
+            ask(&server, &signal);
+            let before = proxy.accepted();
+            let e = soon("an answer", locks.lock("a").try_acquire()).await.unwrap_err();
+            assert_eq!((e.kind(), e.is_transient()), (Kind::Refused, true), "{code} {e:?}");
+            ask(&server, "DROP TRIGGER test.refuses");
+            give_back(take(&locks, "a", LONG).await).await;
+            assert!(proxy.accepted() > before, "{code}: it stays where it is");
         }
     });
 }

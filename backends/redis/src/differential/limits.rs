@@ -151,6 +151,14 @@ async fn no_lease_is_longer_than_was_agreed_on() {
     };
     let one = marker(None, second);
     assert_eq!(fails(&mut scene, take(TTL, &one)).await, "DLTTL");
+    // In a batch it is not granted, and the script that it is then asked by refuses it.
+    let (long, short) = (Ask { ttl: TTL, ..ask("long") }, Ask { ttl: second, ..ask("short") });
+    let (at_long, at_short) = (Keys::of(&long.lock), Keys::of(&short.lock));
+    let both = || [(&at_long, &long), (&at_short, &short)].into_iter();
+    let tokens = scene.send(&[moves::acquire_many(both(), "", &one)]).await;
+    let redis::Value::Array(tokens) = &tokens[0] else { panic!("{tokens:?}") };
+    assert_eq!(tokens[0], redis::Value::Int(0));
+    assert!(matches!(tokens[1], redis::Value::Int(1..)), "{tokens:?}");
     scene.send(&[take(second, &one)]).await;
     let due = [(keys.clone(), asked.req, TTL)];
     // By the usual case, and with somebody in line by the full rules.
@@ -175,6 +183,7 @@ async fn no_lease_is_longer_than_was_agreed_on() {
         let other = marker(Some("dl:epoch"), 2 * second);
         assert_eq!(fails(&mut scene, take(second, &other)).await, "DLMAX");
         assert_eq!(fails(&mut scene, moves::renew(&due, &Counted::All, &other)).await, "DLMAX");
+        assert_eq!(fails(&mut scene, moves::acquire_many(both(), "", &other)).await, "DLMAX");
     }
     let same = marker(Some("dl:epoch"), second);
     let renewed = scene.send(&[moves::renew(&due, &Counted::All, &same)]).await;

@@ -5,5 +5,6 @@
 
 mod cost;
 mod generate;
+mod limits;
 mod scene;
 mod sequences;

@@ -34,8 +34,8 @@ macro_rules! script {
         LazyLock::new(|| Script::new($name, agreed(include_str!(concat!("plain/", $name, ".lua")))))
     };
 }
-static PROPOSE: LazyLock<Script> = script!("propose");
-static RENEW: LazyLock<Script> = script!("renew");
+pub(crate) static PROPOSE: LazyLock<Script> = script!("propose");
+pub(crate) static RENEW: LazyLock<Script> = script!("renew");
 static RELEASE: LazyLock<Script> = script!("release");
 static FORCE: LazyLock<Script> = script!("force");
 static INSPECT: LazyLock<Script> = script!("inspect");

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use distlock_core::{Error, Guard, Kind, Locks};
+use distlock_core::backend::{Due, Kept, Key};
+use distlock_core::url::StoreUrl;
+use distlock_core::{Kind, Locks};
 use distlock_testkit::servers::{Redis, Server, raw};
 
 use crate::errors::refused;
@@ -45,17 +47,21 @@ fn resumed() {
     run(async {
         for algorithm in ALGORITHMS {
             let server = Redis::new().start().await.unwrap();
-            let locks = client(&server, &format!("quarantine=off&max_ttl=4s{algorithm}")).await;
+            let query = format!("quarantine=off&max_ttl=4s{algorithm}");
+            let locks = client(&server, &query).await;
             let held = take_for(&locks, "a", ms(4000)).await;
             let mut ticket = held.detach().unwrap();
             ticket.ttl = Duration::from_secs(12 * 3600);
-            let resumed: Result<Guard, Error> = locks.resume(&ticket).await;
-            if let Ok(guard) = &resumed {
-                let left = left(&locks, "a").await;
-                assert!(left <= ms(4000), "a lease of {left:?} where the longest is 4 s");
-                guard.check().unwrap();
-            }
-            drop(resumed);
+            let e = locks.resume(&ticket).await.err().expect("a ticket that is refused");
+            assert_eq!(e.kind(), Kind::Usage, "{e:?}");
+            // The client refuses it; so does the server's script, whoever asks.
+            let url = StoreUrl::parse(&format!("redis://{}?{query}", server.addr())).unwrap();
+            let store = distlock_redis::open(url).await.unwrap();
+            let key = Key { lock: ticket.lock.clone(), req: ticket.req };
+            let kept = store.keep(&[Due { key, ttl: ticket.ttl }]).await;
+            assert!(matches!(kept[..], [Kept::Until { .. }]), "{kept:?}");
+            let left = left(&locks, "a").await;
+            assert!(left <= ms(4000), "a lease of {left:?} where the longest is 4 s");
         }
     });
 }

@@ -12,6 +12,7 @@ use crate::kit::*;
 pub(crate) const TRIALS: Trials = &[
     ("cluster_locks_are_everywhere_listed_renewed_and_handed_over", || play(well())),
     ("cluster_a_node_that_forgot_the_others_is_not_believed", || play(forgot())),
+    ("cluster_a_crowd_of_redirections_reads_the_map_once", || play(redirected())),
 ];
 
 const MANY: usize = 1000;
@@ -69,11 +70,50 @@ async fn woken(cluster: &Cluster) -> Result<(), Error> {
     Ok(())
 }
 
+/// How often a node was sent a command since it started.
+async fn calls(at: SocketAddr, command: &str) -> u64 {
+    let told = raw(at, &["INFO", "commandstats"]).await.expect("an answer").to_string();
+    let line = told.lines().find_map(|l| l.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.and_then(|l| l.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
 /// How many connections of ours a node has accepted since it started: the test's own say no HELLO.
 async fn accepted(at: SocketAddr) -> u64 {
-    let told = raw(at, &["INFO", "commandstats"]).await.expect("an answer").to_string();
-    let line = told.lines().find_map(|l| l.strip_prefix("cmdstat_hello:calls="));
-    line.and_then(|l| l.split(',').next()?.parse().ok()).expect("a number")
+    calls(at, "hello").await
+}
+
+/// Many slots move at once, and every lock in them is redirected: the map is read for all of them
+/// together, over the connections that there are.
+async fn redirected() -> Result<(), Error> {
+    const SLOTS: usize = 24;
+    let cluster = Cluster::start().await?;
+    let locks = connect(&cluster_url(&cluster, "quarantine=off")).await?;
+    let mut names = Vec::new();
+    for n in 0..SLOTS {
+        names.push(name_at(&cluster, 0, &format!("moves-{n}")).await?);
+    }
+    for name in names
+        .iter()
+        .cloned()
+        .chain([name_at(&cluster, 1, "stays").await?, name_at(&cluster, 2, "stays").await?])
+    {
+        give_back(take(&locks, &name, TTL).await?).await?;
+    }
+    for name in &names {
+        cluster.migrate(slot_of(&cluster, name).await?, 1).await?;
+    }
+    let at = cluster.addrs()[2];
+    let before = (accepted(at).await, calls(at, "cluster|slots").await);
+    for guard in try_join_all(names.iter().map(|name| take(&locks, name, TTL))).await? {
+        give_back(guard).await?;
+    }
+    until("the map is read", async || calls(at, "cluster|slots").await > before.1).await;
+    let connected = accepted(at).await - before.0;
+    let read = calls(at, "cluster|slots").await - before.1;
+    // Two where the crowd took longer than the second for which one reading serves all.
+    assert!(read <= 2, "the map was read {read} times for {SLOTS} redirections");
+    assert_eq!(connected, 0, "connected to again");
+    Ok(())
 }
 
 /// A node whose slots were taken over, and that is taken out of the cluster, answers CLUSTERDOWN to

@@ -270,3 +270,60 @@ impl Tables {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::name::{Name, Namespace};
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn slot(clock: &Clock) -> Arc<Slot> {
+        let lock = FullName { space: Namespace::default(), name: Name::new("a").unwrap() };
+        let state = SlotState::new(Vec::new(), clock.moment(), TTL, Duration::ZERO);
+        Arc::new(Slot {
+            key: Key { lock, req: ReqId::random() },
+            ask: None,
+            round: Round(1),
+            token: Token::MIN,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// A hold whose state is locked stops whoever looks at all of them.
+    #[test]
+    fn a_grant_does_not_look_at_every_hold() {
+        let (clock, holds) = (Clock::held(), Arc::new(Holds::default()));
+        let insert = |slot: Arc<Slot>| holds.insert(slot.clone(), slot.key.req, clock.now());
+        let first = slot(&clock);
+        insert(first.clone());
+        (0..FEW).for_each(|_| insert(slot(&clock)));
+        let looked_at = first.state();
+        let (many, (done, ends)) = (holds.clone(), channel());
+        let (time, more) = (clock.now(), (2..FEW).map(|_| slot(&clock)).collect::<Vec<_>>());
+        crate::engine::thread("grants", move || {
+            for slot in more {
+                let req = slot.key.req;
+                many.insert(slot, req, time);
+            }
+            let _ = done.send(());
+        })
+        .unwrap();
+        ends.recv_timeout(Duration::from_secs(20)).expect("no grant looks at the first hold");
+        drop(looked_at);
+    }
+
+    #[test]
+    fn what_ran_out_is_forgotten_in_time() {
+        let (clock, holds) = (Clock::held(), Holds::default());
+        for _ in 0..10 * FEW {
+            let slot = slot(&clock);
+            holds.insert(slot.clone(), slot.key.req, clock.now());
+            clock.advance(TTL);
+        }
+        assert!(holds.tables().by_req.len() <= 2 * FEW, "{}", holds.tables().by_req.len());
+    }
+}
