@@ -239,7 +239,10 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Lists locks.
     fn inspect(&self, query: &Query) -> impl Future<Output = Result<Vec<LockInfo>, Error>> + Send;
 
-    /// Takes a lock away. Not a move: it is not idempotent.
+    /// Takes a lock away from the holder with a token. Not a move: it is not idempotent.
+    ///
+    /// Without a token it is about a holder that another program made, which has none:
+    /// [`Locks::force`](crate::Locks::force) names the token of every other holder it has seen.
     fn force(
         &self,
         lock: &FullName,

@@ -1,9 +1,9 @@
--- ARGV 1 token or '' for any 2 'n' now or 'r' revoke 3 max_ttl (ms)
+-- ARGV 1 token, or '' for a holder that another program made 2 'n' now or 'r' revoke 3 max_ttl (ms)
 local held = redis.call('GET', KEYS[1])
 if not held then return {'N'} end
 local i = redis.call('HMGET', KEYS[3], 'v', 't', 'c')
 local ours = i[1] and string.sub(held, 1, 32) == i[1]
-if ARGV[1] ~= '' and not (ours and i[2] == ARGV[1]) then return {'N'} end
+if (ours and i[2] or '') ~= ARGV[1] then return {'N'} end
 if ours then
   cancel(i[1])
   redis.call('PUBLISH', i[3], 'x' .. i[1] .. KEYS[3])

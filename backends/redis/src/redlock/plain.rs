@@ -37,7 +37,7 @@ macro_rules! script {
 pub(crate) static PROPOSE: LazyLock<Script> = script!("propose");
 pub(crate) static RENEW: LazyLock<Script> = script!("renew");
 static RELEASE: LazyLock<Script> = script!("release");
-static FORCE: LazyLock<Script> = script!("force");
+pub(crate) static FORCE: LazyLock<Script> = script!("force");
 static INSPECT: LazyLock<Script> = script!("inspect");
 
 /// The further key that says who holds a lock.

@@ -1,6 +1,6 @@
 //! `?algorithm=plain` beside the clients of other languages, played by raw commands.
 
-use distlock_core::{Kind, Locks, Released};
+use distlock_core::{FullName, Kind, Locks, Released};
 use distlock_testkit::servers::{Redis, Server, raw};
 
 use crate::kit::{
@@ -91,6 +91,15 @@ fn theirs() {
             assert_eq!(locks.force("e", None, Force::Revoke).await.unwrap(), Forced::Done);
             assert!(!set(&server, "e", "w", "20000").await, "its holder may not know");
         }
+        // Without a token a force is about a foreign holder: one of ours that came in between the look
+        // and the force is left alone.
+        let url = format!("redis://{}?{PLAIN}", server.addr());
+        let url = distlock_core::url::StoreUrl::parse(&url).unwrap();
+        let store = distlock_redis::open(url).await.unwrap();
+        let held = take_for(&locks, "f", ms(20_000)).await;
+        let lock = FullName { space: Default::default(), name: "f".parse().unwrap() };
+        assert_eq!(store.force(&lock, None, Force::Now).await.unwrap(), Forced::NoMatch);
+        give_back(held).await;
     });
 }
 

@@ -147,3 +147,28 @@ async fn a_crowd_that_is_over_is_dropped_in_steps() {
     }
     assert_eq!(lengths, [CROWD - 999, CROWD - 1999, 1]);
 }
+
+/// A force without a token is about a holder that another program made, and about nobody else: one of
+/// ours may have come in between the look and the force.
+#[tokio::test]
+async fn a_plain_force_without_a_token_leaves_our_holders_alone() {
+    let mut scene = Scene::new().await;
+    let (keys, word) = (vec![b"name".to_vec(), b"info".to_vec()], |n: &str| n.as_bytes().to_vec());
+    let force = |token: &str| {
+        let args = vec![word(token), word("n"), word("1000")];
+        Call { script: &plain::FORCE, keys: keys.clone(), args }
+    };
+    let mut args = vec![ReqId::random().to_string().into_bytes()];
+    args.extend(["1", "1000", "o", "l", "7", "0"].map(word));
+    args.extend(agreed(None, SECOND).args());
+    let take = Call { script: &plain::PROPOSE, keys: keys.clone(), args };
+    scene.run(take.by_text()).await;
+    assert_eq!(scene.run(force("").by_text()).await, redis::Value::Int(0));
+    assert_eq!(scene.run(force("8").by_text()).await, redis::Value::Int(0));
+    assert_eq!(scene.run(force("7").by_text()).await, redis::Value::Int(1));
+    let mut foreign = redis::cmd("SET");
+    foreign.arg("name").arg("another program's").arg("PX").arg(60_000);
+    scene.run(foreign).await;
+    assert_eq!(scene.run(force("7").by_text()).await, redis::Value::Int(0));
+    assert_eq!(scene.run(force("").by_text()).await, redis::Value::Int(1));
+}

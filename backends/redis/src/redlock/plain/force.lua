@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- KEYS 1 the recipe's key, 2 what we know of the holder    ARGV 1 token or '' for any, 2 'n' now or 'r' revoke, 3 max_ttl (ms)
+-- KEYS 1 the recipe's key, 2 what we know of the holder    ARGV 1 token, or '' for a holder that another program made, 2 'n' now or 'r' revoke, 3 max_ttl (ms)
 local call = redis.call
 local held = call('GET', KEYS[1])
 if not held then return 0 end
 local i = call('HMGET', KEYS[2], 'v', 't')
 local ours = i[1] and string.sub(held, 1, #i[1]) == i[1]
-if ARGV[1] ~= '' and not (ours and i[2] == ARGV[1]) then return 0 end
+if (ours and i[2] or '') ~= ARGV[1] then return 0 end
 local lingers = string.sub(held, -9) == ':released'
 if ARGV[2] == 'n' or lingers then
   call('DEL', KEYS[1])
