@@ -959,7 +959,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         test: "a_write_that_waits_for_others_takes_no_longer_than_they",
     },
     Mutation {
-        name: "etcd: leaves what was marked by the short way",
+        name: "etcd: leaves what was marked by the fast path",
         file: "backends/etcd/src/txn.rs",
         old: "(vec![unchanged(key, revision)], vec![op(Do::Delete(delete))])",
         new: "(vec![created(key, revision)], vec![op(Do::Delete(delete))])",
@@ -1141,8 +1141,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "mysql: a turn never confirmed by one statement",
         file: "backends/mysql/src/store.rs",
-        old: "let rung = self.bell.is_heard() && lock",
-        new: "let rung = !self.bell.is_heard() && lock",
+        old: "let rung = self.wakeup.is_heard() && lock",
+        new: "let rung = !self.wakeup.is_heard() && lock",
         package: "distlock-mysql",
         target: "mysql",
         test: "who_is_rung_confirms_by_one_statement",

@@ -73,9 +73,7 @@ fn link(url: &mut StoreUrl) -> Result<Link, Error> {
         Some(text) => {
             let (least, most) = (Duration::from_millis(100), Duration::from_secs(60));
             let span = duration::parse(&text).ok().filter(|t| (least..=most).contains(t));
-            span.ok_or_else(|| {
-                usage(format!("timeout={text} cannot be")).with_hint("100ms to 60s")
-            })?
+            span.ok_or_else(|| usage(format!("invalid timeout={text}")).with_hint("100ms to 60s"))?
         }
     };
     let mut file = |key| url.take(key).filter(|p| !p.is_empty()).map(PathBuf::from);
@@ -158,6 +156,6 @@ fn usage(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 
 fn cannot_be(what: &str, e: tonic::transport::Error) -> Error {
     let cause = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
-    usage(format!("{what} cannot be used: {cause}"))
+    usage(format!("invalid {what}: {cause}"))
         .with_hint("etcd://h1:2379,h2:2379; for etcds:// ca=, cert= and key= name PEM files")
 }

@@ -29,17 +29,17 @@ pub(crate) struct Connector {
     /// Taken by `GET_LOCK` for as long as a connection lives: others see by it whether it does.
     sign: Option<String>,
     /// Taken likewise, for the doorbell to wait for.
-    pillow: Option<String>,
+    sleep_lock: Option<String>,
 }
 
 impl Connector {
     pub(crate) fn new(to: MySqlConnectOptions, sign: Option<String>) -> Self {
-        Self { to, sign, pillow: None }
+        Self { to, sign, sleep_lock: None }
     }
 
     /// With another name to be taken.
-    pub(crate) fn with_pillow(self, pillow: String) -> Self {
-        Self { pillow: Some(pillow), ..self }
+    pub(crate) fn with_sleep_lock(self, sleep_lock: String) -> Self {
+        Self { sleep_lock: Some(sleep_lock), ..self }
     }
 
     /// Takes a name; whoever has it is first given so many seconds to leave it.
@@ -75,9 +75,9 @@ impl Opens for Connector {
         if let Some(sign) = &self.sign {
             Self::take(&mut conn, sign, 0).await?;
         }
-        if let Some(pillow) = &self.pillow {
+        if let Some(sleep_lock) = &self.sleep_lock {
             // The doorbell may just have got it itself, and lets go of it at once.
-            Self::take(&mut conn, pillow, 1).await?;
+            Self::take(&mut conn, sleep_lock, 1).await?;
         }
         Ok(conn)
     }

@@ -88,7 +88,7 @@ pub(crate) fn opening(e: sqlx::Error) -> Error {
         sqlx::Error::Protocol(_) => Error::new(Kind::Store, "an answer that makes no sense")
             .because(e)
             .with_hint("see whether a MySQL or MariaDB listens there, and not something else"),
-        sqlx::Error::Configuration(_) => Error::new(Kind::Usage, "the server cannot be named so")
+        sqlx::Error::Configuration(_) => Error::new(Kind::Usage, "invalid server address")
             .because(e)
             .with_hint("mysql://user:password@HOST/DATABASE"),
         e => Error::new(Kind::Unreachable, "cannot connect")

@@ -62,11 +62,11 @@ impl Target {
         &self,
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, Trouble>,
     ) -> Result<T, Error> {
-        let door = Connector::new(self.to.clone(), None);
+        let connector = Connector::new(self.to.clone(), None);
         let look = async {
-            let mut conn = door.open().await?;
+            let mut conn = connector.open().await?;
             let seen = work(&mut conn).await.map_err(|t| t.error)?;
-            door.close(conn).await;
+            connector.close(conn).await;
             Ok(seen)
         };
         let clock = distlock_core::Clock::system();

@@ -136,7 +136,7 @@ where
 }
 
 fn cannot_be(key: &str, value: &str, allowed: &str) -> Error {
-    Error::new(Kind::Usage, format!("{key}={value} cannot be")).with_hint(allowed.to_owned())
+    Error::new(Kind::Usage, format!("invalid {key}={value}")).with_hint(allowed.to_owned())
 }
 
 /// Where the server is and who we are there; takes its keys out of the URL's query.

@@ -53,12 +53,12 @@ pub struct RowLock {
     site: String,
     clock: Clock,
     tables: Arc<Tables>,
-    door: Arc<Connector>,
+    connector: Arc<Connector>,
     /// For tokens, looks and everything else but the locks themselves.
-    lane: Arc<ConnectionWorker<Connector>>,
+    worker: Arc<ConnectionWorker<Connector>>,
     sweep: Arc<sweep::Pace>,
     seats: Seats<Connector>,
-    witness: ServerMonitor,
+    monitor: ServerMonitor,
     timeout: Duration,
 }
 
@@ -87,20 +87,20 @@ impl RowLock {
         let capability = target.greet().await?;
         let Target { to, options, tables, site } = target;
         let clock = Clock::system();
-        let door = Arc::new(Connector::new(to, None));
+        let connector = Arc::new(Connector::new(to, None));
         Ok(Self {
             capability,
             site,
             tables: Arc::new(tables),
-            door: Arc::clone(&door),
-            witness: ServerMonitor::new(Arc::clone(&door), clock.clone(), options.timeout),
+            connector: Arc::clone(&connector),
+            monitor: ServerMonitor::new(Arc::clone(&connector), clock.clone(), options.timeout),
             seats: Seats::new(
-                Arc::clone(&door),
+                Arc::clone(&connector),
                 clock.clone(),
                 options.timeout,
                 options.sessions.into(),
             ),
-            lane: Arc::new(ConnectionWorker::new(door, clock.clone(), options.timeout, 1)),
+            worker: Arc::new(ConnectionWorker::new(connector, clock.clone(), options.timeout, 1)),
             sweep: Arc::default(),
             timeout: options.timeout,
             clock,
@@ -182,7 +182,7 @@ impl RowLock {
              WHERE {which} AND IS_USED_LOCK(CONCAT('dl:r:', LOWER(HEX(req)))) IS NOT NULL \
              ORDER BY name LIMIT {limit}; ROLLBACK"
         );
-        let call = self.lane.call(move |conn| {
+        let call = self.worker.call(move |conn| {
             let sql = sql.clone();
             Box::pin(async move {
                 let given = run(conn, sql).await.map_err(calling)?;
@@ -291,13 +291,13 @@ impl SessionStore for RowLock {
         let (tables, name, claim) =
             (Arc::clone(&self.tables), ask.lock.clone(), Claim::of(ask, ""));
         let sweep = Arc::clone(&self.sweep);
-        let token = self.lane.call(move |conn| {
+        let token = self.worker.call(move |conn| {
             let (tables, name, claim) = (Arc::clone(&tables), name.clone(), claim.clone());
             let sweep = Arc::clone(&sweep);
             Box::pin(async move { tokens::next(conn, &tables, &name, &claim, id, &sweep).await })
         });
         let tokens = TokenRange::new(token.await.map_err(&told)?, std::num::NonZeroU32::MIN)?;
-        self.witness.watches().await;
+        self.monitor.watches().await;
         // The token is only ours if the row still is: it may have passed on before it was counted.
         let asked = self.capability.moment(&self.clock);
         self.prove(&session).await.map_err(told)?;
@@ -314,7 +314,7 @@ impl SessionStore for RowLock {
     }
 
     async fn unlock(&self, session: Session) -> Result<Released, Error> {
-        self.sweep.step(&self.lane, &self.tables, &self.clock, true);
+        self.sweep.step(&self.worker, &self.tables, &self.clock, true);
         let end = End {
             sql: format!(
                 "ROLLBACK TO SAVEPOINT {SAVEPOINT}; UPDATE {row} SET used={NOW} WHERE {at}; \
@@ -324,7 +324,7 @@ impl SessionStore for RowLock {
                 at = at(&session.lock),
                 req = hex(session.req.as_bytes())
             ),
-            door: Arc::clone(&self.door),
+            connector: Arc::clone(&self.connector),
             clock: self.clock.clone(),
             timeout: self.timeout,
         };
@@ -383,12 +383,12 @@ impl SessionStore for RowLock {
     }
 
     fn listen(&self, sink: EventSink) {
-        self.witness.listen(sink);
+        self.monitor.listen(sink);
     }
 
     async fn close(&self) {
-        self.witness.close();
-        self.lane.close().await;
+        self.monitor.close();
+        self.worker.close().await;
     }
 }
 
@@ -412,21 +412,21 @@ impl RowLock {
 /// What it takes to give a row back.
 struct End {
     sql: String,
-    door: Arc<Connector>,
+    connector: Arc<Connector>,
     clock: Clock,
     timeout: Duration,
 }
 
 impl End {
     async fn free(self, session: Session) -> Result<Released, Error> {
-        let Self { sql, door, clock, timeout } = self;
+        let Self { sql, connector, clock, timeout } = self;
         let freed = session.seat.call(timeout, move |conn| {
             Box::pin(async move { run(conn, sql).await.map(drop).map_err(calling) })
         });
         let freed = freed.await;
         let lost = session.seat.is_broken();
         if let Some(conn) = session.seat.into_inner() {
-            let _ = clock.timeout(timeout, door.close(conn)).await;
+            let _ = clock.timeout(timeout, connector.close(conn)).await;
         }
         match freed {
             Ok(()) => Ok(Released::Released),
@@ -459,7 +459,7 @@ pub async fn with_row_lock(
     let lock = FullName { space: Default::default(), name: Name::new(name)? };
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     if !prefix.bytes().all(plain) {
-        return Err(Error::new(Kind::Usage, format!("prefix {prefix:?} cannot be"))
+        return Err(Error::new(Kind::Usage, format!("invalid prefix {prefix:?}"))
             .with_hint("letters, digits and underscores"));
     }
     // One statement that takes the row exclusively, there or not: a look first, or INSERT IGNORE,

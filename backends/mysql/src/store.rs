@@ -40,7 +40,7 @@ use crate::open::Target;
 use crate::queue;
 use crate::sql::{number, run};
 use crate::transaction::{Collisions, Ledger, Played};
-use crate::wakeup::{WakeupConnection, life_sign, pillow, session, tell, unhang};
+use crate::wakeup::{WakeupConnection, life_sign, session, sleep_lock, tell, unhang};
 use crate::{inspect, sweep};
 
 /// Max renewals in one round trip.
@@ -68,12 +68,12 @@ struct Inner {
     fast: Arc<Fast>,
     front: ConnectionGroup<Connector>,
     back: Arc<ConnectionWorker<Connector>>,
-    bell: WakeupConnection,
+    wakeup: WakeupConnection,
     sink: Arc<OnceLock<EventSink>>,
     /// Who is in line: no use in trying with them to take a free lock.
     waiting: Arc<Mutex<HashSet<ReqId>>>,
-    /// Nor with a lock that others wait for, nor in giving that back the short way.
-    crowds: ContentionHint,
+    /// Nor with a lock that others wait for, nor in a fast-path release of that.
+    contention: ContentionHint,
     /// Whether everybody who waits was last heard with an address to be called up at.
     called: AtomicBool,
     /// When the server last said that it knows that we live.
@@ -105,9 +105,11 @@ impl Mysql {
         let Target { to, options, tables, site } = target;
         let (clock, session) = (Clock::system(), session()?);
         let (sink, waiting) = <(Arc<OnceLock<EventSink>>, Arc<Mutex<HashSet<ReqId>>>)>::default();
-        let lane = |door| ConnectionWorker::new(Arc::new(door), clock.clone(), options.timeout, 1);
-        let life =
-            Connector::new(to.clone(), Some(life_sign(&session))).with_pillow(pillow(&session));
+        let worker = |connector| {
+            ConnectionWorker::new(Arc::new(connector), clock.clone(), options.timeout, 1)
+        };
+        let life = Connector::new(to.clone(), Some(life_sign(&session)))
+            .with_sleep_lock(sleep_lock(&session));
         let sweep = Arc::<sweep::Pace>::default();
         let inner = Inner {
             front: ConnectionGroup::new(
@@ -116,8 +118,8 @@ impl Mysql {
                 options.timeout,
                 CONNECTIONS,
             ),
-            back: Arc::new(lane(life)),
-            bell: WakeupConnection::new(to.clone(), &session, &tables, &clock, (&sink, &waiting)),
+            back: Arc::new(worker(life)),
+            wakeup: WakeupConnection::new(to.clone(), &session, &tables, &clock, (&sink, &waiting)),
             fast: Arc::new(Fast::new(&tables)),
             ledger: Arc::new(Ledger {
                 tables,
@@ -128,7 +130,7 @@ impl Mysql {
             }),
             sink,
             waiting,
-            crowds: ContentionHint::new(clock.clone()),
+            contention: ContentionHint::new(clock.clone()),
             called: AtomicBool::new(true),
             proven: Mutex::default(),
             clock: clock.clone(),
@@ -163,7 +165,7 @@ impl Mysql {
     /// One transaction for each lock that is waited for.
     async fn heartbeat(&self, class: Class, waiting: &[(Key, Duration)]) -> Replies {
         let inner = &self.inner;
-        let called = inner.bell.listens().await;
+        let called = inner.wakeup.listens().await;
         let via = if called { inner.ledger.session.clone() } else { String::new() };
         // Only where nobody's address has changed since it was last told.
         let steady = called && inner.called.swap(called, Ordering::Relaxed);
@@ -185,7 +187,7 @@ impl Mysql {
         for some in due.chunks(BATCH) {
             let fast = Arc::clone(&self.inner.fast);
             let all: Vec<_> = some.iter().map(|d| (d.key.lock.clone(), d.key.req, d.ttl)).collect();
-            let renewed = self.inner.lane(class, &some[0].key.lock).call(move |conn| {
+            let renewed = self.inner.worker(class, &some[0].key.lock).call(move |conn| {
                 let (fast, all) = (Arc::clone(&fast), all.clone());
                 Box::pin(async move { fast.renew(conn, &all).await })
             });
@@ -213,8 +215,8 @@ impl Mysql {
     async fn release(&self, class: Class, key: &Key) -> Result<Reply, Error> {
         let inner = &self.inner;
         let (fast, mine) = (Arc::clone(&inner.fast), key.clone());
-        let freed = !inner.crowds.lately(&key.lock) && {
-            let freed = inner.lane(class, &key.lock).call(move |conn| {
+        let freed = !inner.contention.lately(&key.lock) && {
+            let freed = inner.worker(class, &key.lock).call(move |conn| {
                 let (fast, mine) = (Arc::clone(&fast), mine.clone());
                 Box::pin(async move { fast.release(conn, &mine).await })
             });
@@ -234,7 +236,7 @@ fn only(mut replies: Vec<Reply>) -> Result<Reply, Error> {
 }
 
 impl Inner {
-    fn lane(&self, class: Class, lock: &FullName) -> &ConnectionWorker<Connector> {
+    fn worker(&self, class: Class, lock: &FullName) -> &ConnectionWorker<Connector> {
         match class {
             Class::Caller => self.front.of(lock),
             Class::Upkeep => &self.back,
@@ -260,7 +262,7 @@ impl Inner {
         via: String,
     ) -> Result<Vec<Reply>, Error> {
         let (ledger, name) = (Arc::clone(&self.ledger), lock.clone());
-        let played = self.lane(class, lock).call(move |conn| {
+        let played = self.worker(class, lock).call(move |conn| {
             let (ledger, name, ops, via) =
                 (Arc::clone(&ledger), name.clone(), ops.clone(), via.clone());
             Box::pin(async move { ledger.play(conn, &name, &ops, &via).await })
@@ -268,7 +270,7 @@ impl Inner {
         Ok(self.after(lock, played.await?))
     }
 
-    /// The short way to confirm a turn, where it may be one, then the long way.
+    /// Fast path: confirm a promotion, where it may be one; then the full transaction.
     async fn ask(
         self: &Arc<Self>,
         class: Class,
@@ -278,7 +280,7 @@ impl Inner {
         may_be_turn: bool,
     ) -> Result<Reply, Error> {
         let (ledger, fast, name) = (Arc::clone(&self.ledger), Arc::clone(&self.fast), lock.clone());
-        let played = self.lane(class, lock).call_telling(self.repeats(claim.req), move |conn| {
+        let played = self.worker(class, lock).call_telling(self.repeats(claim.req), move |conn| {
             let (ledger, fast, name, claim) =
                 (Arc::clone(&ledger), Arc::clone(&fast), name.clone(), claim.clone());
             Box::pin(async move {
@@ -304,7 +306,7 @@ impl Inner {
         beats: Vec<(ReqId, Duration)>,
     ) -> Result<Option<Vec<Pulse>>, Error> {
         let (ledger, name) = (Arc::clone(&self.ledger), lock.clone());
-        let beaten = self.lane(class, lock).call(move |conn| {
+        let beaten = self.worker(class, lock).call(move |conn| {
             let (ledger, name, beats) = (Arc::clone(&ledger), name.clone(), beats.clone());
             Box::pin(async move {
                 loop {
@@ -356,17 +358,18 @@ impl Inner {
         played.replies
     }
 
-    /// The short way; `None` when it is not the usual case.
+    /// Fast path; `None` falls back to the full transaction.
     async fn take(&self, class: Class, ask: &Ask, claim: &Claim) -> Result<Option<Reply>, Error> {
-        let no_use = lock(&self.waiting).contains(&ask.req) || self.crowds.lately(&ask.lock);
+        let no_use = lock(&self.waiting).contains(&ask.req) || self.contention.lately(&ask.lock);
         if no_use || !fast_path::fits(claim) {
             return Ok(None);
         }
         let (fast, name, claim) = (Arc::clone(&self.fast), ask.lock.clone(), claim.clone());
-        let taken = self.lane(class, &ask.lock).call_telling(self.repeats(ask.req), move |conn| {
-            let (fast, name, claim) = (Arc::clone(&fast), name.clone(), claim.clone());
-            Box::pin(async move { fast.acquire(conn, &name, &claim).await })
-        });
+        let taken =
+            self.worker(class, &ask.lock).call_telling(self.repeats(ask.req), move |conn| {
+                let (fast, name, claim) = (Arc::clone(&fast), name.clone(), claim.clone());
+                Box::pin(async move { fast.acquire(conn, &name, &claim).await })
+            });
         taken.await
     }
 
@@ -378,21 +381,21 @@ impl Inner {
     ) -> Result<Reply, Error> {
         let session = self.ledger.session.as_str();
         let claim = Claim::of(ask, session);
-        self.bell.start();
+        self.wakeup.start();
         if let Some(reply) = self.take(class, ask, &claim).await? {
-            self.crowds.hear(&ask.lock, &reply);
+            self.contention.hear(&ask.lock, &reply);
             return Ok(reply);
         }
         // Only who will be called up stands in line with an address.
-        let called = wait.is_none() || (self.bell.listens().await && self.lives().await);
+        let called = wait.is_none() || (self.wakeup.listens().await && self.lives().await);
         if !called {
             self.called.store(false, Ordering::Relaxed);
         }
         let via = if called { session.to_owned() } else { String::new() };
         // Who stands in line asks because it was rung, or because nobody rings and it looks itself.
-        let rung = self.bell.is_heard() && lock(&self.waiting).contains(&ask.req);
+        let rung = self.wakeup.is_heard() && lock(&self.waiting).contains(&ask.req);
         let reply = self.ask(class, &ask.lock, Claim { via, ..claim }, wait, rung).await?;
-        self.crowds.hear(&ask.lock, &reply);
+        self.contention.hear(&ask.lock, &reply);
         let mut waiting = lock(&self.waiting);
         match reply {
             Reply::Waiting { .. } => drop(waiting.insert(ask.req)),
@@ -454,7 +457,7 @@ impl LeaseStore for Mysql {
 
     /// Not while there is no doorbell.
     fn pushes(&self) -> bool {
-        self.inner.bell.is_heard()
+        self.inner.wakeup.is_heard()
     }
 
     async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
@@ -507,7 +510,7 @@ impl LeaseStore for Mysql {
     }
 
     async fn close(&self) {
-        if self.inner.bell.close() {
+        if self.inner.wakeup.close() {
             // Or its connection sleeps on for as long as the server does not miss us.
             let Ledger { session, tables, .. } = &*self.inner.ledger;
             let sql = unhang(session, tables);
@@ -525,6 +528,6 @@ impl LeaseStore for Mysql {
 impl Drop for Mysql {
     /// Takes effect at once: the doorbell ends, the other connections after what is under way.
     fn drop(&mut self) {
-        self.inner.bell.close();
+        self.inner.wakeup.close();
     }
 }

@@ -72,7 +72,7 @@ impl Pace {
     /// Takes a step in the background, if it is time; with `row_locks` also over their rows.
     pub(crate) fn step(
         self: &Arc<Self>,
-        lane: &Arc<ConnectionWorker<Connector>>,
+        worker: &Arc<ConnectionWorker<Connector>>,
         tables: &Tables,
         clock: &Clock,
         row_locks: bool,
@@ -80,9 +80,9 @@ impl Pace {
         if !self.is_due(clock.now().as_micros()) {
             return;
         }
-        let (pace, lane, tables) = (Arc::clone(self), Arc::clone(lane), tables.clone());
+        let (pace, worker, tables) = (Arc::clone(self), Arc::clone(worker), tables.clone());
         engine::spawn(async move {
-            let swept = lane.call(move |conn| {
+            let swept = worker.call(move |conn| {
                 let tables = tables.clone();
                 Box::pin(async move { alone(conn, &tables, row_locks).await })
             });
@@ -95,7 +95,7 @@ impl Pace {
 }
 
 /// The name that the one process that sweeps has taken; of the tables, not of the process.
-pub(crate) fn broom(tables: &Tables) -> String {
+pub(crate) fn sweep_lock(tables: &Tables) -> String {
     format!("CONCAT('dl:w:', MD5(CONCAT(DATABASE(), '.', '{}')))", tables.meta)
 }
 
@@ -105,8 +105,9 @@ pub(crate) async fn alone(
     tables: &Tables,
     row_locks: bool,
 ) -> Result<usize, Trouble> {
-    let broom = broom(tables);
-    let given = run(conn, format!("SELECT GET_LOCK({broom}, 0) AS got")).await.map_err(calling)?;
+    let sweep_lock = sweep_lock(tables);
+    let given =
+        run(conn, format!("SELECT GET_LOCK({sweep_lock}, 0) AS got")).await.map_err(calling)?;
     let row = given.first().and_then(|g| g.rows.first());
     if !row.is_some_and(|r| number(r, "got").is_ok_and(|got| got == 1)) {
         return Ok(0);
@@ -121,7 +122,7 @@ pub(crate) async fn alone(
     let swept = swept.await;
     // The name of a connection that broke is free anyway.
     if !matches!(&swept, Err(Trouble { broken: true, .. })) {
-        run(conn, format!("DO RELEASE_LOCK({broom})")).await.map_err(calling)?;
+        run(conn, format!("DO RELEASE_LOCK({sweep_lock})")).await.map_err(calling)?;
     }
     swept
 }

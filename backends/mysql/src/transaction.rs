@@ -233,11 +233,11 @@ impl Ledger {
         news: &News,
         insert: &str,
     ) -> Result<Vec<ReqId>, Fault> {
-        let (bells, end) = (news.bells(), format!("COMMIT; {END}"));
-        let [one] = bells.as_slice() else {
-            let insert = if bells.is_empty() { String::new() } else { format!("{insert}; ") };
+        let (rings, end) = (news.rings(), format!("COMMIT; {END}"));
+        let [one] = rings.as_slice() else {
+            let insert = if rings.is_empty() { String::new() } else { format!("{insert}; ") };
             run(conn, format!("{insert}{sql}; {end}")).await?;
-            return Ok(news.turns_of(&Self::ring_all(conn, bells).await));
+            return Ok(news.turns_of(&Self::ring_all(conn, rings).await));
         };
         // The usual hand-over rings one bell: all in one round trip.
         let all = format!("{insert}; {}; {sql}; {end}", ring(*one));
@@ -255,12 +255,12 @@ impl Ledger {
     /// Rings several; those that could not be.
     async fn ring_all<'b>(
         conn: &mut MySqlConnection,
-        bells: Vec<(&'b str, bool)>,
+        rings: Vec<(&'b str, bool)>,
     ) -> Vec<(&'b str, bool)> {
         let mut silent = Vec::new();
-        for bell in bells {
-            if run(conn, ring(bell)).await.is_err() {
-                silent.push(bell);
+        for wakeup in rings {
+            if run(conn, ring(wakeup)).await.is_err() {
+                silent.push(wakeup);
             }
         }
         silent

@@ -25,7 +25,7 @@ pub(crate) struct Versions {
     site: String,
     clock: Clock,
     tables: Arc<Tables>,
-    lane: ConnectionWorker<Connector>,
+    worker: ConnectionWorker<Connector>,
 }
 
 impl Versions {
@@ -33,13 +33,13 @@ impl Versions {
         let capability = target.greet().await?;
         let Target { to, options, tables, site } = target;
         let clock = Clock::system();
-        let lane = ConnectionWorker::new(
+        let worker = ConnectionWorker::new(
             Arc::new(Connector::new(to, None)),
             clock.clone(),
             options.timeout,
             1,
         );
-        Ok(Self { capability, site, clock, tables: Arc::new(tables), lane })
+        Ok(Self { capability, site, clock, tables: Arc::new(tables), worker })
     }
 }
 
@@ -134,7 +134,7 @@ impl Rows for Versions {
 
     async fn read(&self, locks: Vec<FullName>) -> Result<(Vec<Option<LockRow>>, Micros), Error> {
         let tables = Arc::clone(&self.tables);
-        let call = self.lane.call(move |conn| {
+        let call = self.worker.call(move |conn| {
             let (tables, locks) = (Arc::clone(&tables), locks.clone());
             Box::pin(async move { read(conn, &tables, &locks).await })
         });
@@ -143,7 +143,7 @@ impl Rows for Versions {
 
     async fn write(&self, rows: Vec<Write>) -> Result<Vec<bool>, Error> {
         let tables = Arc::clone(&self.tables);
-        let call = self.lane.call(move |conn| {
+        let call = self.worker.call(move |conn| {
             let (tables, rows) = (Arc::clone(&tables), rows.clone());
             Box::pin(async move { write(conn, &tables, &rows).await })
         });
@@ -164,7 +164,7 @@ impl Rows for Versions {
              ORDER BY name LIMIT {} LOCK IN SHARE MODE",
             self.tables.version, page.limit
         );
-        let call = self.lane.call(move |conn| {
+        let call = self.worker.call(move |conn| {
             let sql = sql.clone();
             Box::pin(async move {
                 let given = run(conn, sql).await.map_err(calling)?;
@@ -188,7 +188,7 @@ impl Rows for Versions {
             "DELETE FROM {} WHERE idle_from < {NOW} - {RETENTION} ORDER BY idle_from LIMIT {STEP}",
             self.tables.version
         );
-        let call = self.lane.call(move |conn| {
+        let call = self.worker.call(move |conn| {
             let sql = sql.clone();
             Box::pin(async move { run(conn, sql).await.map(drop).map_err(calling) })
         });
@@ -196,6 +196,6 @@ impl Rows for Versions {
     }
 
     async fn close(&self) {
-        self.lane.close().await;
+        self.worker.close().await;
     }
 }

@@ -82,24 +82,26 @@ fn bell_sign(session: &str) -> String {
 }
 
 /// The name that the doorbell sleeps for; the connection with the sign of life has it.
-pub(crate) fn pillow(session: &str) -> String {
+pub(crate) fn sleep_lock(session: &str) -> String {
     format!("dl:p:{session}")
 }
 
 /// Rings a process's doorbell; fails when it has none, or, where it counts, when it is gone though
 /// its doorbell has not been missed yet.
 pub(crate) fn ring((session, counts): (&str, bool)) -> String {
-    let (life, bell) = (life_sign(session), bell_sign(session));
+    let (life, wakeup) = (life_sign(session), bell_sign(session));
     if !counts {
-        return format!("KILL QUERY IS_USED_LOCK('{bell}')");
+        return format!("KILL QUERY IS_USED_LOCK('{wakeup}')");
     }
-    format!("KILL QUERY IF(IS_USED_LOCK('{life}') IS NULL, 0, IS_USED_LOCK('{bell}'))")
+    format!("KILL QUERY IF(IS_USED_LOCK('{life}') IS NULL, 0, IS_USED_LOCK('{wakeup}'))")
 }
 
 /// Ends a process's doorbell, and clears away what it has not yet.
 pub(crate) fn unhang(session: &str, tables: &Tables) -> String {
-    let (news, bell) = (&tables.news, bell_sign(session));
-    format!("DELETE FROM {news} WHERE session='{session}'; KILL CONNECTION IS_USED_LOCK('{bell}')")
+    let (news, wakeup) = (&tables.news, bell_sign(session));
+    format!(
+        "DELETE FROM {news} WHERE session='{session}'; KILL CONNECTION IS_USED_LOCK('{wakeup}')"
+    )
 }
 
 /// What other processes are to be told.
@@ -142,18 +144,18 @@ impl News {
     }
 
     /// Whose bells to ring, and whether a turn depends on it.
-    pub(crate) fn bells(&self) -> Vec<(&str, bool)> {
-        let mut bells = std::collections::BTreeMap::new();
+    pub(crate) fn rings(&self) -> Vec<(&str, bool)> {
+        let mut rings = std::collections::BTreeMap::new();
         for (kind, _, via) in &self.0 {
-            *bells.entry(via.as_str()).or_default() |= *kind == TURN;
+            *rings.entry(via.as_str()).or_default() |= *kind == TURN;
         }
-        bells.into_iter().collect()
+        rings.into_iter().collect()
     }
 
     /// Who was promoted and listens at one of these.
-    pub(crate) fn turns_of(&self, bells: &[(&str, bool)]) -> Vec<ReqId> {
+    pub(crate) fn turns_of(&self, rings: &[(&str, bool)]) -> Vec<ReqId> {
         let meant = |(kind, _, via): &&(u8, ReqId, String)| {
-            *kind == TURN && bells.iter().any(|(bell, _)| bell == via)
+            *kind == TURN && rings.iter().any(|(wakeup, _)| wakeup == via)
         };
         self.0.iter().filter(meant).map(|(_, req, _)| *req).collect()
     }
@@ -199,7 +201,7 @@ enum State {
 pub(crate) struct WakeupConnection(Arc<Inner>);
 
 struct Inner {
-    door: Connector,
+    connector: Connector,
     session: String,
     table: String,
     clock: Clock,
@@ -218,7 +220,7 @@ impl WakeupConnection {
         (sink, waiting): (&Arc<OnceLock<EventSink>>, &Arc<Mutex<HashSet<ReqId>>>),
     ) -> Self {
         Self(Arc::new(Inner {
-            door: Connector::new(to, Some(bell_sign(session))),
+            connector: Connector::new(to, Some(bell_sign(session))),
             session: session.to_owned(),
             table: tables.news.clone(),
             clock: clock.clone(),
@@ -262,18 +264,18 @@ impl WakeupConnection {
     }
 }
 
-async fn listen_for_ever(bell: Arc<Inner>) {
-    let mut closed = bell.state.subscribe();
+async fn listen_for_ever(wakeup: Arc<Inner>) {
+    let mut closed = wakeup.state.subscribe();
     let listening = async {
         let mut pause = PAUSE.0;
         loop {
-            let Err(e) = bell.listen(&mut pause).await;
+            let Err(e) = wakeup.listen(&mut pause).await;
             tracing::debug!(error = %e, "no doorbell: asking instead");
-            if bell.set(State::Silent) {
+            if wakeup.set(State::Silent) {
                 // Who counted on it looks for itself from now on.
-                bell.ring_all();
+                wakeup.ring_all();
             }
-            bell.clock.sleep(pause).await;
+            wakeup.clock.sleep(pause).await;
             pause = (pause * 2).min(PAUSE.1);
         }
     };
@@ -314,7 +316,7 @@ impl Inner {
 
     /// Hands out news until the connection breaks.
     async fn listen(&self, pause: &mut Duration) -> Result<std::convert::Infallible, Error> {
-        let mut conn = self.bounded(self.door.open()).await?;
+        let mut conn = self.bounded(self.connector.open()).await?;
         // Without a view of old rows kept open while it sleeps, which would keep the server from
         // clearing them away. What it sees too early it only takes for a hint.
         let dirty = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED";
@@ -330,7 +332,7 @@ impl Inner {
         // Handed out, but not cleared away. Not kept for the next connection: a server that crashed
         // may give a number out again that it never wrote down.
         let mut seen: Vec<String> = Vec::new();
-        let asleep = |seconds| format!("GET_LOCK('{}', {seconds})", pillow(session));
+        let asleep = |seconds| format!("GET_LOCK('{}', {seconds})", sleep_lock(session));
         let mut awake = false;
         loop {
             // By their numbers: one with a lower number may yet be committed.
@@ -346,7 +348,7 @@ impl Inner {
             // The other connection is away, as nobody has needed it lately: a nap has to do.
             awake = !awake && rung == Some(1);
             if awake {
-                self.ask(&mut conn, format!("DO RELEASE_LOCK('{}')", pillow(session))).await?;
+                self.ask(&mut conn, format!("DO RELEASE_LOCK('{}')", sleep_lock(session))).await?;
             } else if rung != Some(0) {
                 self.ring_the_only_one();
             }
@@ -421,12 +423,13 @@ mod tests {
         let target = Target::of(StoreUrl::parse(&Mariadb::url(&server)).unwrap()).unwrap();
         target.greet().await.unwrap();
         let news = target.tables.news.clone();
-        let door = Connector::new(target.to, None);
-        let (mut bell, mut ringer) = (door.open().await.unwrap(), door.open().await.unwrap());
-        let mut keeper = door.open().await.unwrap();
+        let connector = Connector::new(target.to, None);
+        let (mut wakeup, mut ringer) =
+            (connector.open().await.unwrap(), connector.open().await.unwrap());
+        let mut keeper = connector.open().await.unwrap();
         run(&mut keeper, "DO GET_LOCK('pillow', 0)".into()).await.unwrap();
         let dirty = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED";
-        let id = run(&mut bell, format!("{dirty}; SELECT CONNECTION_ID() AS id")).await.unwrap();
+        let id = run(&mut wakeup, format!("{dirty}; SELECT CONNECTION_ID() AS id")).await.unwrap();
         let id = number(&id[1].rows[0], "id").unwrap();
         let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
         let mine = format!("{news} WHERE session='s'");
@@ -435,12 +438,12 @@ mod tests {
             loop {
                 // Only a lost ring sleeps on for so long.
                 let bed = "GET_LOCK('pillow', 20)";
-                if let Err(e) = run(&mut bell, sleep(&mine, bed, true)).await {
+                if let Err(e) = run(&mut wakeup, sleep(&mine, bed, true)).await {
                     assert_eq!(crate::errors::number(&e), Some(INTERRUPTED), "{e}");
                 }
                 let clear = format!("DELETE FROM {mine}");
                 // The ring may come that late, too.
-                while run(&mut bell, clear.clone()).await.is_err() {}
+                while run(&mut wakeup, clear.clone()).await.is_err() {}
                 if heard.send(()).is_err() {
                     return;
                 }

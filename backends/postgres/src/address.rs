@@ -32,7 +32,7 @@ pub(crate) fn options(url: &mut StoreUrl) -> Result<PgConnectOptions, Error> {
     }
     if let Some(port) = url.take("port") {
         to = to.port(port.parse().map_err(|_| {
-            Error::new(Kind::Usage, format!("port={port} cannot be")).with_hint("1 to 65535")
+            Error::new(Kind::Usage, format!("invalid port={port}")).with_hint("1 to 65535")
         })?);
     }
     match (host.map(|h| h.host.as_str()), directory.as_deref()) {
@@ -59,7 +59,7 @@ pub(crate) fn options(url: &mut StoreUrl) -> Result<PgConnectOptions, Error> {
     if let Some(mode) = url.take("sslmode") {
         let known: Result<PgSslMode, _> = mode.parse();
         to = to.ssl_mode(known.map_err(|_| {
-            Error::new(Kind::Usage, format!("sslmode={mode} cannot be")).with_hint(
+            Error::new(Kind::Usage, format!("invalid sslmode={mode}")).with_hint(
                 "disable, allow, prefer (the default), require, verify-ca or verify-full",
             )
         })?);

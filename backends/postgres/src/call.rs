@@ -1,10 +1,10 @@
-//! Calls on a lane.
+//! Calls on a worker.
 
-/// A call on a lane: what it needs of its surroundings, and what it does on a connection. It may be
+/// A call on a worker: what it needs of its surroundings, and what it does on a connection. It may be
 /// done twice, so each time has its own.
 macro_rules! call {
-    ($lane:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
-        $lane.call(move |$conn| {
+    ($worker:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
+        $worker.call(move |$conn| {
             $(let $kept = $kept.clone();)*
             Box::pin(async move { $call.await.map_err($crate::errors::trouble) })
         })
@@ -13,8 +13,8 @@ macro_rules! call {
 
 /// The same with a call of `$again` before it is done a second time.
 macro_rules! call_telling {
-    ($lane:expr, $again:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
-        $lane.call_telling($again, move |$conn| {
+    ($worker:expr, $again:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
+        $worker.call_telling($again, move |$conn| {
             $(let $kept = $kept.clone();)*
             Box::pin(async move { $call.await.map_err($crate::errors::trouble) })
         })
@@ -23,8 +23,8 @@ macro_rules! call_telling {
 
 /// The same for what must not be repeated.
 macro_rules! call_once {
-    ($lane:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
-        $lane.call_once(move |$conn| {
+    ($worker:expr, [$($kept:ident),*], $conn:ident, $call:expr) => {
+        $worker.call_once(move |$conn| {
             $(let $kept = $kept.clone();)*
             Box::pin(async move { $call.await.map_err($crate::errors::trouble) })
         })

@@ -1,4 +1,4 @@
-//! How connections are made: one place for every lane.
+//! How connections are made: one place for every worker.
 
 use std::time::Duration;
 

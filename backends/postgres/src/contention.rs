@@ -13,7 +13,7 @@ use distlock_core::state::Reply;
 use distlock_core::{BootInstant, Clock, FullName};
 
 /// For so long a lock is not taken for quiet after something stirred in it: a cancelled request is
-/// remembered for a minute, and keeps the short way closed until then.
+/// remembered for a minute, and keeps the fast path closed until then.
 const STIRRED: Duration = Duration::from_secs(61);
 /// From so many locks on, all are forgotten: they are soon known again.
 const MANY: usize = 4096;
@@ -62,7 +62,7 @@ impl ContentionHint {
         }
     }
 
-    /// The short way is closed, or may be: it did not do, or nobody knows what has happened.
+    /// Closes the fast path: it missed, or the outcome of a call is unknown.
     pub(crate) fn stir(&self, lock: &FullName) {
         let until = self.clock.now().plus(STIRRED);
         Self::put(&mut self.seen(), lock, Some(until));
@@ -101,40 +101,40 @@ mod tests {
 
     #[test]
     fn a_lock_is_quiet_from_a_lonely_grant_until_somebody_comes() {
-        let quiet = ContentionHint::new(Clock::held());
-        assert!(!quiet.knows(&lock(0)));
-        quiet.hear(&lock(0), &granted(0));
-        assert!(quiet.knows(&lock(0)) && !quiet.knows(&lock(1)));
-        quiet.hear(&lock(0), &granted(1));
-        assert!(!quiet.knows(&lock(0)));
-        quiet.hear(&lock(0), &granted(0));
-        quiet.wake(&lock(0));
-        assert!(!quiet.knows(&lock(0)));
+        let hint = ContentionHint::new(Clock::held());
+        assert!(!hint.knows(&lock(0)));
+        hint.hear(&lock(0), &granted(0));
+        assert!(hint.knows(&lock(0)) && !hint.knows(&lock(1)));
+        hint.hear(&lock(0), &granted(1));
+        assert!(!hint.knows(&lock(0)));
+        hint.hear(&lock(0), &granted(0));
+        hint.wake(&lock(0));
+        assert!(!hint.knows(&lock(0)));
     }
 
     #[test]
     fn a_lock_that_was_stirred_is_not_quiet_for_a_minute() {
         let clock = Clock::held();
-        let quiet = ContentionHint::new(clock.clone());
-        quiet.hear(&lock(0), &granted(0));
-        quiet.stir(&lock(0));
-        quiet.hear(&lock(0), &granted(0));
-        quiet.wake(&lock(0));
-        quiet.hear(&lock(0), &granted(0));
-        assert!(!quiet.knows(&lock(0)));
+        let hint = ContentionHint::new(clock.clone());
+        hint.hear(&lock(0), &granted(0));
+        hint.stir(&lock(0));
+        hint.hear(&lock(0), &granted(0));
+        hint.wake(&lock(0));
+        hint.hear(&lock(0), &granted(0));
+        assert!(!hint.knows(&lock(0)));
         clock.advance(STIRRED);
-        assert!(!quiet.knows(&lock(0)));
-        quiet.hear(&lock(0), &granted(0));
-        assert!(quiet.knows(&lock(0)));
+        assert!(!hint.knows(&lock(0)));
+        hint.hear(&lock(0), &granted(0));
+        assert!(hint.knows(&lock(0)));
     }
 
     #[test]
     fn few_are_remembered() {
-        let quiet = ContentionHint::new(Clock::held());
+        let hint = ContentionHint::new(Clock::held());
         for n in 0..=MANY {
-            quiet.hear(&lock(n), &granted(0));
+            hint.hear(&lock(n), &granted(0));
         }
-        assert_eq!(quiet.seen().len(), 1);
-        assert!(quiet.knows(&lock(MANY)));
+        assert_eq!(hint.seen().len(), 1);
+        assert!(hint.knows(&lock(MANY)));
     }
 }

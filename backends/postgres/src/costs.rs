@@ -23,14 +23,14 @@ struct Bench {
 }
 
 impl Bench {
-    async fn new(door: fn(PgConnectOptions) -> Connector) -> Self {
+    async fn new(connector: fn(PgConnectOptions) -> Connector) -> Self {
         let server = Postgres::new().set("autovacuum", "off").start().await.unwrap();
         let to = PgConnectOptions::new_without_pgpass()
             .host("127.0.0.1")
             .port(server.addr().port())
             .username("postgres")
             .database("postgres");
-        let mut conn = door(to).connect().await.unwrap();
+        let mut conn = connector(to).connect().await.unwrap();
         let schema = Schema::new("distlock").unwrap();
         for text in [schema.create(), schema.tables(), schema.functions()] {
             sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut conn).await.unwrap();

@@ -44,7 +44,7 @@ pub(crate) fn refusal(e: sqlx::Error) -> Error {
                 .with_hint("see whether host and port are those of a PostgreSQL")
         }
         sqlx::Error::Configuration(_) => {
-            Error::new(Kind::Usage, "the connection's options cannot be").with_hint("see the URL")
+            Error::new(Kind::Usage, "invalid connection options").with_hint("see the URL")
         }
         _ => broken(),
     };

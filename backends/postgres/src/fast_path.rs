@@ -1,5 +1,5 @@
-//! The short ways, by one plain UPDATE each: a lock that is free and not waited for, and a turn that one
-//! was told of.
+//! Fast paths, one plain UPDATE each: acquire a free lock without waiters, release it, and confirm a
+//! promotion that was notified.
 //!
 //! Each does what the function of the same move would do, or nothing at all; then that function decides.
 

@@ -37,12 +37,12 @@ pub(crate) struct NotifyListener(Arc<Inner>);
 
 /// What is known of it.
 struct Inner {
-    door: Arc<Connector>,
+    connector: Arc<Connector>,
     clock: Clock,
     bound: Duration,
     sink: OnceLock<EventSink>,
     via: Mutex<Arc<str>>,
-    quiet: Arc<ContentionHint>,
+    contention: Arc<ContentionHint>,
     /// Requests that were told of their turn and have not asked since.
     called: Mutex<HashSet<ReqId>>,
     closed: watch::Sender<bool>,
@@ -55,20 +55,29 @@ impl NotifyListener {
     /// [`Kind::Refused`] behind a pooler that does not keep a session together, and whatever keeps
     /// a connection from coming about.
     pub(crate) async fn open(
-        door: Arc<Connector>,
+        connector: Arc<Connector>,
         clock: Clock,
         bound: Duration,
-        quiet: Arc<ContentionHint>,
+        contention: Arc<ContentionHint>,
     ) -> Result<Self, Error> {
         let (sink, via, closed) = (OnceLock::new(), Mutex::default(), watch::Sender::new(false));
         let called = Mutex::default();
-        let ear = Self(Arc::new(Inner { door, clock, bound, sink, via, quiet, called, closed }));
+        let listener = Self(Arc::new(Inner {
+            connector,
+            clock,
+            bound,
+            sink,
+            via,
+            contention,
+            called,
+            closed,
+        }));
         let (told, first) = tokio::sync::oneshot::channel();
         // On the library's thread, where the connection is to live.
-        engine::spawn(Arc::clone(&ear.0).work(told));
+        engine::spawn(Arc::clone(&listener.0).work(told));
         let lost = || Err(Error::new(Kind::Closed, "the store was closed"));
         first.await.unwrap_or_else(|_| lost())?;
-        Ok(ear)
+        Ok(listener)
     }
 
     /// Where this process can be told something.
@@ -113,7 +122,7 @@ impl Inner {
     }
 
     fn note(&self, message: &Message) {
-        self.quiet.wake(&message.key.lock);
+        self.contention.wake(&message.key.lock);
         if message.kind == message::Kind::Turn {
             let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
             // Those who went away meanwhile do not ask any more.
@@ -197,7 +206,7 @@ impl Inner {
     async fn connect_once(&self, first: bool) -> Result<PgListener, Error> {
         // A pool tries again in silence; this one says at once what is wrong.
         let caller = match first {
-            true => Some(PgConnection::connect_with(&self.door.to).await.map_err(refusal)?),
+            true => Some(PgConnection::connect_with(&self.connector.to).await.map_err(refusal)?),
             false => None,
         };
         // The driver listens only on connections of a pool.
@@ -207,7 +216,7 @@ impl Inner {
             .max_lifetime(None)
             .test_before_acquire(false)
             .acquire_timeout(self.bound)
-            .connect_lazy_with(self.door.to.clone());
+            .connect_lazy_with(self.connector.to.clone());
         let mut listener = PgListener::connect_with(&pool).await.map_err(refusal)?;
         listener.eager_reconnect(false);
         let number = u64::from_be_bytes(first_half(ReqId::random()));

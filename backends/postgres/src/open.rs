@@ -61,10 +61,10 @@ impl Target {
     /// Whether the tables are there; makes none. On a connection of its own, on which nothing is set: a
     /// pooler's will do.
     async fn exists(&self) -> Result<bool, Error> {
-        let door = Arc::new(Connector::plain(self.to.clone()));
-        let lane = ConnectionWorker::new(door, Clock::system(), self.options.timeout, 1);
+        let connector = Arc::new(Connector::plain(self.to.clone()));
+        let worker = ConnectionWorker::new(connector, Clock::system(), self.options.timeout, 1);
         let schema = self.schema.clone();
-        let asked = lane.call(move |conn| {
+        let asked = worker.call(move |conn| {
             let schema = schema.clone();
             Box::pin(async move {
                 let there = install::exists(conn, &schema).await.map_err(trouble)?;
@@ -76,9 +76,9 @@ impl Target {
 
     /// Sees to the tables, unless it is to look only; says whether commits are on disk before they are
     /// answered.
-    async fn prepare(&self, lane: &ConnectionWorker<Connector>) -> Result<bool, Error> {
+    async fn prepare(&self, worker: &ConnectionWorker<Connector>) -> Result<bool, Error> {
         let (schema, make) = (self.schema.clone(), !self.options.look_only);
-        let prepared = lane.call(move |conn| {
+        let prepared = worker.call(move |conn| {
             let schema = schema.clone();
             Box::pin(async move {
                 if make {
@@ -138,26 +138,36 @@ async fn start(target: Target) -> Result<Arc<dyn Backend>, Error> {
         let states = States::new(front, target.site, promises, &target.schema);
         return Ok(Arc::new(LeaseDriver::new(Versioned::new(states)?)));
     }
-    let door = Arc::new(Connector::new(to, bound));
-    let quiet = Arc::new(ContentionHint::new(clock.clone()));
+    let connector = Arc::new(Connector::new(to, bound));
+    let contention = Arc::new(ContentionHint::new(clock.clone()));
     // Before anything else: what does not arrive at a connection that listens is behind a pooler,
     // where no session is anybody's own, and nothing may be set on one.
-    let ear = NotifyListener::open(Arc::clone(&door), clock.clone(), bound, Arc::clone(&quiet))
-        .await
-        .map_err(|e| target.told(e))?;
-    let front = ConnectionGroup::new(Arc::clone(&door), clock, bound, CONNECTIONS);
+    let listener =
+        NotifyListener::open(Arc::clone(&connector), clock.clone(), bound, Arc::clone(&contention))
+            .await
+            .map_err(|e| target.told(e))?;
+    let front = ConnectionGroup::new(Arc::clone(&connector), clock, bound, CONNECTIONS);
     let promises = capability(&target.options, target.prepare(front.first()).await?);
     let Target { options, schema, site, .. } = target;
-    let grip = match options.algorithm {
+    let lock_kind = match options.algorithm {
         Algorithm::Advisory => SessionLockKind::Advisory,
         Algorithm::RowLock => SessionLockKind::RowLock,
         Algorithm::Queue | Algorithm::Version => {
             let say = Statements::new(&schema);
-            let store = Postgres::at(door, site, promises, &options, say, front, (ear, quiet));
+            let store = Postgres::at(
+                connector,
+                site,
+                promises,
+                &options,
+                say,
+                front,
+                (listener, contention),
+            );
             return Ok(store.await?.into_backend());
         }
     };
-    drop(ear); // its work is done: sessions wait in the server's own line
-    let sessions = Sessions::at(door, site, promises, &options, schema, grip, front.into_first());
+    drop(listener); // its work is done: sessions wait in the server's own line
+    let sessions =
+        Sessions::at(connector, site, promises, &options, schema, lock_kind, front.into_first());
     Ok(sessions.await?.into_backend())
 }

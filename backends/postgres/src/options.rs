@@ -143,5 +143,5 @@ impl PostgresOptions {
 }
 
 fn cannot_be(key: &str, value: &str, hint: &str) -> Error {
-    Error::new(Kind::Usage, format!("{key}={value} cannot be")).with_hint(hint.to_owned())
+    Error::new(Kind::Usage, format!("invalid {key}={value}")).with_hint(hint.to_owned())
 }

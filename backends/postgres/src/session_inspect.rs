@@ -62,7 +62,7 @@ impl Looks {
 pub(crate) async fn inspect(
     conn: &mut PgConnection,
     say: &Looks,
-    grip: SessionLockKind,
+    lock_kind: SessionLockKind,
     query: &Query,
 ) -> Result<Vec<LockInfo>, Error> {
     let (space, low, high, after, limit) = match query {
@@ -73,7 +73,7 @@ pub(crate) async fn inspect(
         }
     };
     let rows = sqlx::query(AssertSqlSafe(say.look.clone()))
-        .bind(grip.kind())
+        .bind(lock_kind.kind())
         .bind(space.as_str())
         .bind(low)
         .bind(high)
@@ -146,12 +146,12 @@ pub(crate) async fn end(
 pub(crate) async fn force(
     conn: &mut PgConnection,
     say: &Looks,
-    grip: SessionLockKind,
+    lock_kind: SessionLockKind,
     lock: &FullName,
     token: Option<Token>,
 ) -> Result<bool, Error> {
     let query = sqlx::query(AssertSqlSafe(say.force.clone()))
-        .bind(grip.kind())
+        .bind(lock_kind.kind())
         .bind(lock.space.as_str())
         .bind(lock.name.as_str())
         .bind(token.map(|t| t.get().cast_signed()));
@@ -162,11 +162,11 @@ pub(crate) async fn force(
 pub(crate) async fn sweep(
     conn: &mut PgConnection,
     say: &Looks,
-    grip: SessionLockKind,
+    lock_kind: SessionLockKind,
     after: &(String, String),
 ) -> Result<(String, String), Error> {
     let query = sqlx::query(AssertSqlSafe(say.sweep.clone()))
-        .bind(grip.kind())
+        .bind(lock_kind.kind())
         .bind(WINDOW)
         .bind(&after.0)
         .bind(&after.1);

@@ -36,7 +36,7 @@ impl SessionLockKind {
 
 /// What a session is to hold, and for whom.
 pub(crate) struct Wish {
-    pub(crate) grip: SessionLockKind,
+    pub(crate) lock_kind: SessionLockKind,
     pub(crate) lock: FullName,
     pub(crate) req: ReqId,
     pub(crate) owner: Owner,
@@ -52,7 +52,7 @@ pub(crate) struct Wish {
 
 impl Wish {
     pub(crate) fn new(
-        grip: SessionLockKind,
+        lock_kind: SessionLockKind,
         schema: &Schema,
         ask: &Ask,
         timeout: Duration,
@@ -61,7 +61,7 @@ impl Wish {
         half.copy_from_slice(&ask.req.as_bytes()[..8]);
         let held = ask.ttl.max(ask.min_hold);
         Self {
-            grip,
+            lock_kind,
             lock: ask.lock.clone(),
             req: ask.req,
             owner: ask.owner.clone(),
@@ -197,7 +197,7 @@ pub(crate) async fn begin(
     say: &Say,
     wish: &Wish,
 ) -> Result<(i32, Has), Error> {
-    let advisory = wish.grip == SessionLockKind::Advisory;
+    let advisory = wish.lock_kind == SessionLockKind::Advisory;
     let text = if advisory { &say.begin_advisory } else { &say.begin };
     let mut query = sqlx::query(AssertSqlSafe(text.clone()))
         .bind(wish.sign)
@@ -229,7 +229,7 @@ pub(crate) async fn wait(
 ) -> Result<Has, Error> {
     let query = sqlx::query(AssertSqlSafe(say.register.clone()))
         .bind(wish.sign)
-        .bind(wish.grip.kind())
+        .bind(wish.lock_kind.kind())
         .bind(wish.lock.space.as_str())
         .bind(wish.lock.name.as_str())
         .bind(&wish.req.as_bytes()[..])
@@ -237,7 +237,7 @@ pub(crate) async fn wait(
         .bind(wish.label.as_str())
         .bind(most.map_or_else(|| "0".to_owned(), millis));
     query.execute(&mut *conn).await?;
-    let has = match wish.grip {
+    let has = match wish.lock_kind {
         SessionLockKind::Advisory => {
             let waited = sqlx::query("SELECT pg_advisory_lock($1)").bind(wish.key);
             match waited.execute(&mut *conn).await {
@@ -298,7 +298,7 @@ pub(crate) async fn token(
 ) -> Result<i64, Error> {
     let query = sqlx::query_scalar(AssertSqlSafe(say.token.clone()))
         .bind(wish.sign)
-        .bind(wish.grip.kind())
+        .bind(wish.lock_kind.kind())
         .bind(wish.lock.space.as_str())
         .bind(wish.lock.name.as_str())
         .bind(pid)
@@ -316,7 +316,7 @@ pub(crate) async fn prove(
     wish: &Wish,
     has: &str,
 ) -> Result<(bool, u32), Error> {
-    let query = match wish.grip {
+    let query = match wish.lock_kind {
         SessionLockKind::Advisory => {
             sqlx::query(AssertSqlSafe(say.prove_advisory.clone())).bind(wish.key).bind(&wish.idle.1)
         }
@@ -337,14 +337,14 @@ pub(crate) async fn free(
     wish: &Wish,
     has: &str,
 ) -> Result<bool, Error> {
-    let query = match wish.grip {
+    let query = match wish.lock_kind {
         SessionLockKind::Advisory => {
             sqlx::query(AssertSqlSafe(say.free_advisory.clone())).bind(wish.key)
         }
         SessionLockKind::RowLock => sqlx::query(AssertSqlSafe(say.free_row.clone())).bind(has),
     };
     let held = query.fetch_one(&mut *conn).await?.try_get(0)?;
-    if wish.grip == SessionLockKind::RowLock {
+    if wish.lock_kind == SessionLockKind::RowLock {
         conn.execute("COMMIT").await?;
     }
     Ok(held)

@@ -55,14 +55,14 @@ pub(crate) struct Sessions {
     site: String,
     clock: Clock,
     timeout: Duration,
-    grip: SessionLockKind,
+    lock_kind: SessionLockKind,
     schema: Schema,
     say: Arc<Say>,
     looks: Arc<Looks>,
     /// For looks and ends, and the tokens of row locks.
-    lane: Arc<ConnectionWorker<Connector>>,
+    worker: Arc<ConnectionWorker<Connector>>,
     seats: Seats<Connector>,
-    witness: ServerMonitor,
+    monitor: ServerMonitor,
     grants: AtomicU32,
     swept: Arc<Mutex<(String, String)>>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Session {
 /// Ends the session of a request on its way to a lock, unless it is told not to: it may stand in the
 /// server's line, where nobody else notices that its caller is gone.
 struct Undo {
-    lane: Arc<ConnectionWorker<Connector>>,
+    worker: Arc<ConnectionWorker<Connector>>,
     looks: Arc<Looks>,
     sign: i64,
     pid: i32,
@@ -96,10 +96,10 @@ impl Drop for Undo {
             return;
         }
         self.gone.notify_one();
-        let (lane, looks, sign, pid) =
-            (Arc::clone(&self.lane), Arc::clone(&self.looks), self.sign, self.pid);
+        let (worker, looks, sign, pid) =
+            (Arc::clone(&self.worker), Arc::clone(&self.looks), self.sign, self.pid);
         engine::spawn(async move {
-            let ended = call!(lane, [looks], conn, inspect::end(conn, &looks, sign, pid)).await;
+            let ended = call!(worker, [looks], conn, inspect::end(conn, &looks, sign, pid)).await;
             if let Err(e) = ended {
                 tracing::debug!(error = %e, "a session that nobody wants was not ended");
             }
@@ -156,17 +156,17 @@ macro_rules! on {
 
 impl Sessions {
     pub(crate) async fn at(
-        door: Arc<Connector>,
+        connector: Arc<Connector>,
         site: String,
         capability: Capability,
         options: &PostgresOptions,
         schema: Schema,
-        grip: SessionLockKind,
-        lane: ConnectionWorker<Connector>,
+        lock_kind: SessionLockKind,
+        worker: ConnectionWorker<Connector>,
     ) -> Result<Self, Error> {
         let (clock, timeout) = (Clock::system(), options.timeout);
         let told = |e: Error| e.during("connect").store(&site);
-        let version = lane.call(|conn| {
+        let version = worker.call(|conn| {
             Box::pin(async move {
                 let asked = "SELECT current_setting('server_version_num')::int";
                 let version: Result<i32, _> = sqlx::query_scalar(asked).fetch_one(conn).await;
@@ -179,15 +179,15 @@ impl Sessions {
                     .with_hint("?algorithm=queue works there; advisory and row-lock from 14 on"),
             ));
         }
-        let own = Arc::new(Connector::of_sessions(door.to.clone()));
+        let own = Arc::new(Connector::of_sessions(connector.to.clone()));
         Ok(Self {
             capability,
-            grip,
+            lock_kind,
             say: Arc::new(Say::new(&schema)),
             looks: Arc::new(Looks::new(&schema)),
             schema,
-            lane: Arc::new(lane),
-            witness: ServerMonitor::new(Arc::clone(&own), clock.clone(), timeout),
+            worker: Arc::new(worker),
+            monitor: ServerMonitor::new(Arc::clone(&own), clock.clone(), timeout),
             seats: Seats::new(own, clock.clone(), timeout, options.sessions.into()),
             grants: AtomicU32::new(0),
             swept: Arc::default(),
@@ -318,7 +318,7 @@ impl Sessions {
         pid: i32,
     ) -> Result<TokenRange, Error> {
         let say = &self.say;
-        let token = match wish.grip {
+        let token = match wish.lock_kind {
             SessionLockKind::Advisory => {
                 on!(
                     seat,
@@ -332,7 +332,7 @@ impl Sessions {
             // Not in the transaction that holds the row: it would go if that is rolled back.
             SessionLockKind::RowLock => {
                 let (say, wish) = (Arc::clone(say), Arc::clone(wish));
-                call!(self.lane, [say, wish], conn, session_lock::token(conn, &say, &wish, pid))
+                call!(self.worker, [say, wish], conn, session_lock::token(conn, &say, &wish, pid))
                     .await?
             }
         };
@@ -356,12 +356,18 @@ impl Sessions {
         if !self.grants.fetch_add(1, Ordering::Relaxed).is_multiple_of(SWEEP_EVERY) {
             return;
         }
-        let (lane, looks, grip) = (Arc::clone(&self.lane), Arc::clone(&self.looks), self.grip);
+        let (worker, looks, lock_kind) =
+            (Arc::clone(&self.worker), Arc::clone(&self.looks), self.lock_kind);
         let swept = Arc::clone(&self.swept);
         engine::spawn(async move {
             let after = swept.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let next =
-                call!(lane, [looks, after], conn, inspect::sweep(conn, &looks, grip, &after)).await;
+            let next = call!(
+                worker,
+                [looks, after],
+                conn,
+                inspect::sweep(conn, &looks, lock_kind, &after)
+            )
+            .await;
             match next {
                 Ok(next) => *swept.lock().unwrap_or_else(PoisonError::into_inner) = next,
                 Err(e) => tracing::debug!(error = %e, "nothing was swept"),
@@ -398,15 +404,15 @@ impl SessionStore for Sessions {
             Patience::For(d) => self.clock.now().plus(d),
             Patience::Forever => BootInstant::FAR,
         };
-        let wish = Arc::new(Wish::new(self.grip, &self.schema, ask, self.timeout));
+        let wish = Arc::new(Wish::new(self.lock_kind, &self.schema, ask, self.timeout));
         let (seat, pid, taken) = self.begin(&wish).await.map_err(&told)?;
-        let (lane, looks) = (Arc::clone(&self.lane), Arc::clone(&self.looks));
+        let (worker, looks) = (Arc::clone(&self.worker), Arc::clone(&self.looks));
         let gone = Arc::new(Notify::new());
         let mut undo =
-            Undo { lane, looks, sign: wish.sign, pid, armed: true, gone: Arc::clone(&gone) };
+            Undo { worker, looks, sign: wish.sign, pid, armed: true, gone: Arc::clone(&gone) };
         let say = &self.say;
         let taken = match taken {
-            None if self.grip == SessionLockKind::RowLock => {
+            None if self.lock_kind == SessionLockKind::RowLock => {
                 on!(seat, self.timeout, [say, wish], conn, session_lock::try_row(conn, &say, &wish))
                     .await
                     .map_err(&told)?
@@ -430,7 +436,7 @@ impl SessionStore for Sessions {
         };
         let tokens = self.token(&seat, &wish, pid).await.map_err(&told)?;
         let mut session = Session { seat, wish, has, min_until: BootInstant::FAR };
-        self.witness.watches().await;
+        self.monitor.watches().await;
         // The token is only ours if the lock still is: it may have passed on before it was counted.
         let sent = self.capability.moment(&self.clock);
         let (held, waiters) = self.prove(&session).await.map_err(&told)?;
@@ -472,9 +478,13 @@ impl SessionStore for Sessions {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        let (looks, query, grip) = (Arc::clone(&self.looks), query.clone(), self.grip);
-        let call =
-            call!(self.lane, [looks, query], conn, inspect::inspect(conn, &looks, grip, &query));
+        let (looks, query, lock_kind) = (Arc::clone(&self.looks), query.clone(), self.lock_kind);
+        let call = call!(
+            self.worker,
+            [looks, query],
+            conn,
+            inspect::inspect(conn, &looks, lock_kind, &query)
+        );
         call.await.map_err(|e| e.during("inspect").store(&self.site))
     }
 
@@ -494,13 +504,13 @@ impl SessionStore for Sessions {
                 .with_hint("break it at once (--now), which ends the holder's session"),
             ));
         }
-        let (looks, name, grip) = (Arc::clone(&self.looks), lock.clone(), self.grip);
+        let (looks, name, lock_kind) = (Arc::clone(&self.looks), lock.clone(), self.lock_kind);
         // Without a token it means whoever holds the lock, and that may be another one the next time.
         let call = call_once!(
-            self.lane,
+            self.worker,
             [looks, name],
             conn,
-            inspect::force(conn, &looks, grip, &name, token)
+            inspect::force(conn, &looks, lock_kind, &name, token)
         );
         match call.await {
             Ok(true) => Ok(Forced::Done),
@@ -514,13 +524,13 @@ impl SessionStore for Sessions {
     }
 
     fn listen(&self, sink: EventSink) {
-        self.witness.listen(sink);
+        self.monitor.listen(sink);
     }
 
     async fn close(&self) {
-        self.witness.close();
+        self.monitor.close();
         self.seats.close().await;
-        self.lane.close().await;
+        self.worker.close().await;
     }
 }
 

@@ -61,7 +61,7 @@ impl Schema {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
         let digit = name.as_bytes().first().is_some_and(u8::is_ascii_digit);
         if name.is_empty() || name.len() > LONGEST || !name.bytes().all(plain) || digit {
-            return Err(Error::new(Kind::Usage, format!("schema={name:?} cannot be"))
+            return Err(Error::new(Kind::Usage, format!("invalid schema name {name:?}"))
                 .with_hint("1 to 63 of A-Z a-z 0-9 _, not beginning with a digit"));
         }
         Ok(Self(format!("\"{name}\"")))

@@ -51,25 +51,25 @@ pub struct Postgres {
     say: Arc<Statements>,
     front: ConnectionGroup<Connector>,
     back: Arc<ConnectionWorker<Connector>>,
-    ear: NotifyListener,
-    /// Locks that may be taken and given back the short way.
-    quiet: Arc<ContentionHint>,
+    listener: NotifyListener,
+    /// Locks that may be acquired and released by the fast path.
+    contention: Arc<ContentionHint>,
     /// Locks that are looked after already, and what was released last, and when.
     watched: Arc<Mutex<HashMap<FullName, (ReqId, BootInstant)>>>,
 }
 
 impl Postgres {
     pub(crate) async fn at(
-        door: Arc<Connector>,
+        connector: Arc<Connector>,
         site: String,
         capability: Capability,
         options: &PostgresOptions,
         say: Statements,
         front: ConnectionGroup<Connector>,
-        (ear, quiet): (NotifyListener, Arc<ContentionHint>),
+        (listener, contention): (NotifyListener, Arc<ContentionHint>),
     ) -> Result<Self, Error> {
         let clock = Clock::system();
-        let back = Arc::new(ConnectionWorker::new(door, clock.clone(), options.timeout, 1));
+        let back = Arc::new(ConnectionWorker::new(connector, clock.clone(), options.timeout, 1));
         let (say, watched) = (Arc::new(say), Arc::default());
         let known = say.clone();
         // A cancel is sent when things go wrong already: it should not begin with a connection and a
@@ -78,7 +78,7 @@ impl Postgres {
             let warm = call!(back, [known], conn, moves::prepare(conn, &known));
             warm.await.map_err(|e| e.during("connect").store(&site))?;
         }
-        Ok(Self { capability, site, clock, say, front, back, ear, quiet, watched })
+        Ok(Self { capability, site, clock, say, front, back, listener, contention, watched })
     }
 
     /// Looks after a lock once a promotion of ours must have been confirmed.
@@ -125,8 +125,13 @@ impl Postgres {
 
     async fn renew_at_once(&self, class: Class, due: &[Due]) -> Result<Vec<Reply>, Error> {
         let (say, due): (_, Arc<[Due]>) = (self.say.clone(), due.into());
-        call!(self.lane(class, &due[0].key.lock), [say, due], conn, moves::renew(conn, &say, &due))
-            .await
+        call!(
+            self.worker(class, &due[0].key.lock),
+            [say, due],
+            conn,
+            moves::renew(conn, &say, &due)
+        )
+        .await
     }
 
     async fn renew(&self, class: Class, due: &[Due]) -> Replies {
@@ -155,9 +160,9 @@ impl Postgres {
         ask: Arc<Ask>,
         wait_lease: Option<Duration>,
     ) -> Result<Reply, Error> {
-        let (say, via, asked) = (self.say.clone(), self.ear.via(), ask.clone());
+        let (say, via, asked) = (self.say.clone(), self.listener.via(), ask.clone());
         // In boxes of their own, so that a call under way does not carry what they are made of.
-        let shortly = match self.ear.has_called(&ask.req) {
+        let shortly = match self.listener.has_called(&ask.req) {
             true if !fast_path::fits_a_turn(&ask) => None,
             true => {
                 let via = wait_lease.is_some().then(|| via.clone());
@@ -166,19 +171,19 @@ impl Postgres {
             false => Box::pin(self.take(class, &asked, &via)).await?,
         };
         if let Some(reply) = shortly {
-            self.quiet.hear(&ask.lock, &reply);
+            self.contention.hear(&ask.lock, &reply);
             return Ok(reply);
         }
-        let again = self.ear.repeats(ask.req);
+        let again = self.listener.repeats(ask.req);
         let call = call_telling!(
-            self.lane(class, &ask.lock),
+            self.worker(class, &ask.lock),
             again,
             [say, via, asked],
             conn,
             moves::acquire(conn, &say, &asked, wait_lease, &via)
         );
-        let reply = call.await.inspect_err(|_| self.quiet.stir(&ask.lock))?;
-        self.quiet.hear(&ask.lock, &reply);
+        let reply = call.await.inspect_err(|_| self.contention.stir(&ask.lock))?;
+        self.contention.hear(&ask.lock, &reply);
         Ok(reply)
     }
 
@@ -186,10 +191,10 @@ impl Postgres {
         let mut replies = Replies::with_capacity(waiting.len());
         for batch in batches(waiting) {
             let batch: Arc<[_]> = batch.into();
-            let (say, via) = (self.say.clone(), self.ear.via());
+            let (say, via) = (self.say.clone(), self.listener.via());
             let n = batch.len();
             let call = call!(
-                self.lane(class, &batch[0].0.lock),
+                self.worker(class, &batch[0].0.lock),
                 [say, via, batch],
                 conn,
                 moves::heartbeat(conn, &say, &batch, &via)
@@ -208,7 +213,7 @@ impl Postgres {
         }
         let (say, mine) = (self.say.clone(), key.clone());
         let call = call!(
-            self.lane(class, &key.lock),
+            self.worker(class, &key.lock),
             [say, mine],
             conn,
             moves::release(conn, &say, &mine)
@@ -222,25 +227,25 @@ impl Postgres {
 
     async fn cancel(&self, class: Class, key: &Key) -> Result<Reply, Error> {
         let (say, mine) = (self.say.clone(), key.clone());
-        self.quiet.stir(&key.lock);
-        call!(self.lane(class, &key.lock), [say, mine], conn, moves::cancel(conn, &say, &mine))
+        self.contention.stir(&key.lock);
+        call!(self.worker(class, &key.lock), [say, mine], conn, moves::cancel(conn, &say, &mine))
             .await
     }
 
-    /// The short way; `None` where it is closed or not the usual case.
+    /// Fast path: acquire with one UPDATE; `None` falls back to the full function.
     async fn take(
         &self,
         class: Class,
         ask: &Arc<Ask>,
         via: &Arc<str>,
     ) -> Result<Option<Reply>, Error> {
-        if !fast_path::fits(ask) || !self.quiet.knows(&ask.lock) {
+        if !fast_path::fits(ask) || !self.contention.knows(&ask.lock) {
             return Ok(None);
         }
         let (say, via, asked) = (self.say.clone(), via.clone(), ask.clone());
-        let again = self.ear.repeats(ask.req);
+        let again = self.listener.repeats(ask.req);
         let taken = call_telling!(
-            self.lane(class, &ask.lock),
+            self.worker(class, &ask.lock),
             again,
             [say, via, asked],
             conn,
@@ -248,12 +253,12 @@ impl Postgres {
         );
         let taken = taken.await;
         if !matches!(taken, Ok(Some(_))) {
-            self.quiet.stir(&ask.lock);
+            self.contention.stir(&ask.lock);
         }
         taken
     }
 
-    /// The short way for one whose turn it is; `None` where it is not the usual case.
+    /// Fast path: confirm a promotion with one UPDATE; `None` falls back to the full function.
     async fn confirm(
         &self,
         class: Class,
@@ -262,34 +267,34 @@ impl Postgres {
     ) -> Result<Option<Reply>, Error> {
         let (say, asked) = (self.say.clone(), ask.clone());
         let confirmed = call!(
-            self.lane(class, &ask.lock),
+            self.worker(class, &ask.lock),
             [say, via, asked],
             conn,
             fast_path::confirm(conn, &say, &asked, via.as_deref())
         );
-        confirmed.await.inspect_err(|_| self.quiet.stir(&ask.lock))
+        confirmed.await.inspect_err(|_| self.contention.stir(&ask.lock))
     }
 
-    /// The short way; false where it is closed or not the usual case.
+    /// Fast path: release with one UPDATE; false falls back to the full function.
     async fn give(&self, class: Class, key: &Key) -> Result<bool, Error> {
-        if !self.quiet.knows(&key.lock) {
+        if !self.contention.knows(&key.lock) {
             return Ok(false);
         }
         let (say, mine) = (self.say.clone(), key.clone());
         let given = call!(
-            self.lane(class, &key.lock),
+            self.worker(class, &key.lock),
             [say, mine],
             conn,
             fast_path::give(conn, &say, &mine)
         )
         .await;
         if !matches!(given, Ok(true)) {
-            self.quiet.stir(&key.lock);
+            self.contention.stir(&key.lock);
         }
         given
     }
 
-    fn lane(&self, class: Class, lock: &FullName) -> &ConnectionWorker<Connector> {
+    fn worker(&self, class: Class, lock: &FullName) -> &ConnectionWorker<Connector> {
         match class {
             Class::Caller => self.front.of(lock),
             Class::Upkeep => &self.back,
@@ -371,7 +376,7 @@ impl LeaseStore for Postgres {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        self.quiet.stir(lock);
+        self.contention.stir(lock);
         let (say, name) = (self.say.clone(), lock.clone());
         // Without a token it means whoever holds the lock, and that may be another one the next time.
         let call = call_once!(
@@ -385,11 +390,11 @@ impl LeaseStore for Postgres {
     }
 
     fn listen(&self, sink: EventSink) {
-        self.ear.listen(sink);
+        self.listener.listen(sink);
     }
 
     async fn close(&self) {
-        self.ear.close();
+        self.listener.close();
         self.front.close().await;
         self.back.close().await;
     }

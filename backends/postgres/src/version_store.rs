@@ -117,7 +117,7 @@ pub(crate) struct States {
     capability: Capability,
     site: String,
     clock: Clock,
-    lane: ConnectionWorker<Connector>,
+    worker: ConnectionWorker<Connector>,
     say: Arc<Statements>,
     /// Up to where rows were swept.
     swept: Mutex<(String, String)>,
@@ -125,13 +125,13 @@ pub(crate) struct States {
 
 impl States {
     pub(crate) fn new(
-        lane: ConnectionWorker<Connector>,
+        worker: ConnectionWorker<Connector>,
         site: String,
         capability: Capability,
         schema: &Schema,
     ) -> Self {
         let (say, clock) = (Arc::new(Statements::new(schema)), Clock::system());
-        Self { capability, site, clock, lane, say, swept: Mutex::default() }
+        Self { capability, site, clock, worker, say, swept: Mutex::default() }
     }
 }
 
@@ -228,29 +228,29 @@ impl Rows for States {
 
     async fn read(&self, locks: Vec<FullName>) -> Result<(Vec<Option<Row>>, Micros), Error> {
         let (say, locks) = (self.say.clone(), Arc::new(locks));
-        call!(self.lane, [say, locks], conn, read(conn, &say, &locks)).await
+        call!(self.worker, [say, locks], conn, read(conn, &say, &locks)).await
     }
 
     async fn write(&self, rows: Vec<Write>) -> Result<Vec<bool>, Error> {
         let (say, rows) = (self.say.clone(), Arc::new(rows));
-        call!(self.lane, [say, rows], conn, write(conn, &say, &rows)).await
+        call!(self.worker, [say, rows], conn, write(conn, &say, &rows)).await
     }
 
     async fn page(&self, wanted: Page) -> Result<(Vec<(Name, Row)>, Micros), Error> {
         let say = self.say.clone();
-        call!(self.lane, [say, wanted], conn, page(conn, &say, &wanted)).await
+        call!(self.worker, [say, wanted], conn, page(conn, &say, &wanted)).await
     }
 
     async fn sweep(&self) -> Result<(), Error> {
         let swept = || self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         let (say, after) = (self.say.clone(), swept().clone());
-        let next = call!(self.lane, [say, after], conn, sweep(conn, &say, &after)).await?;
+        let next = call!(self.worker, [say, after], conn, sweep(conn, &say, &after)).await?;
         *swept() = next;
         Ok(())
     }
 
     async fn close(&self) {
-        self.lane.close().await;
+        self.worker.close().await;
     }
 }
 

@@ -193,7 +193,7 @@ impl RedisOptions {
 }
 
 fn cannot_be(key: &str, value: &str, allowed: &str) -> Error {
-    Error::new(Kind::Usage, format!("{key}={value} cannot be")).with_hint(allowed.to_owned())
+    Error::new(Kind::Usage, format!("invalid {key}={value}")).with_hint(allowed.to_owned())
 }
 
 #[cfg(test)]

@@ -345,13 +345,13 @@ mod tests {
     #[test]
     fn a_full_socket_is_deaf_and_a_closed_one_is_dead() {
         let dir = tempfile::tempdir().unwrap();
-        let post = PeerSocket::open(dir.path()).unwrap();
+        let peers = PeerSocket::open(dir.path()).unwrap();
         let session = ReqId::random().to_string();
         let reader = UnixDatagram::bind(dir.path().join(socket(&session))).unwrap();
         let mut silent = Silent::new();
         let mut heard = 0;
         let unheard = loop {
-            let unheard = post.deliver(turn(&session), &mut silent);
+            let unheard = peers.deliver(turn(&session), &mut silent);
             if !unheard.is_empty() {
                 break unheard;
             }
@@ -361,10 +361,13 @@ mod tests {
         assert_eq!(silent.get(&session), Some(&false));
         drop(reader);
         let mut silent = Silent::new();
-        assert!(post.deliver(turn(&session), &mut silent)[0].2, "refused");
+        assert!(peers.deliver(turn(&session), &mut silent)[0].2, "refused");
         assert_eq!(silent.get(&session), Some(&true));
-        assert!(post.deliver(turn(&ReqId::random().to_string()), &mut silent)[0].2, "no such file");
-        assert!(!post.deliver(turn("../elsewhere"), &mut silent)[0].2, "not an address of ours");
+        assert!(
+            peers.deliver(turn(&ReqId::random().to_string()), &mut silent)[0].2,
+            "no such file"
+        );
+        assert!(!peers.deliver(turn("../elsewhere"), &mut silent)[0].2, "not an address of ours");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct Sqlite {
     capability: Capability,
     site: String,
     clock: Clock,
-    post: Arc<PeerSocket>,
+    peers: Arc<PeerSocket>,
     front: Worker,
     back: Worker,
 }
@@ -97,7 +97,7 @@ impl Sqlite {
             }
         };
         let mut ledger = open().map_err(|e| e.store(&site))?;
-        let post = if look_only {
+        let peers = if look_only {
             PeerSocket::none(&sockets)?
         } else {
             // An empty transaction: ends the leases of another boot, refuses another time namespace.
@@ -105,12 +105,12 @@ impl Sqlite {
             ledger.finish(&[], &Default::default())?;
             PeerSocket::open(&sockets)?
         };
-        let front = Worker::start("distlock-sqlite", Some(ledger), open.clone(), post.clone())?;
-        let back = Worker::start("distlock-sqlite-bg", None, open, post.clone())?;
-        Ok(Self { capability: promise, site, clock, post, front, back })
+        let front = Worker::start("distlock-sqlite", Some(ledger), open.clone(), peers.clone())?;
+        let back = Worker::start("distlock-sqlite-bg", None, open, peers.clone())?;
+        Ok(Self { capability: promise, site, clock, peers, front, back })
     }
 
-    fn lane(&self, class: Class) -> &Worker {
+    fn worker(&self, class: Class) -> &Worker {
         match class {
             Class::Caller => &self.front,
             Class::Upkeep => &self.back,
@@ -133,10 +133,10 @@ impl LeaseStore for Sqlite {
 
     async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
         if class == Class::Upkeep {
-            self.post.heal();
+            self.peers.heal();
         }
-        let via = self.post.session();
-        self.lane(class).play(moves.into_iter().map(|one| one.into_op(via)).collect()).await
+        let via = self.peers.session();
+        self.worker(class).play(moves.into_iter().map(|one| one.into_op(via)).collect()).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -157,13 +157,13 @@ impl LeaseStore for Sqlite {
     }
 
     fn listen(&self, sink: EventSink) {
-        self.post.listen(sink);
+        self.peers.listen(sink);
     }
 
     async fn close(&self) {
         self.front.quit().await;
         self.back.quit().await;
-        self.post.close();
+        self.peers.close();
     }
 }
 
@@ -171,6 +171,6 @@ impl Drop for Sqlite {
     /// The address goes at once, so that others do not wait for us; the workers end after what is
     /// queued.
     fn drop(&mut self) {
-        self.post.close();
+        self.peers.close();
     }
 }

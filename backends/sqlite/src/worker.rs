@@ -33,10 +33,10 @@ impl Worker {
         name: &str,
         ledger: Option<Ledger>,
         open: impl Fn() -> Result<Ledger, Error> + Send + 'static,
-        post: Arc<PeerSocket>,
+        peers: Arc<PeerSocket>,
     ) -> Result<Self, Error> {
         let (tx, rx) = channel();
-        let worker = Thread { rx, ledger, open, post };
+        let worker = Thread { rx, ledger, open, peers };
         engine::thread(name, move || worker.work()).map_err(|e| {
             Error::new(Kind::Store, "no thread for the database").because(e).transient()
         })?;
@@ -77,7 +77,7 @@ struct Thread<F> {
     rx: Receiver<Job>,
     ledger: Option<Ledger>,
     open: F,
-    post: Arc<PeerSocket>,
+    peers: Arc<PeerSocket>,
 }
 
 impl<F: Fn() -> Result<Ledger, Error>> Thread<F> {
@@ -170,7 +170,7 @@ impl<F: Fn() -> Result<Ledger, Error>> Thread<F> {
     fn tell(&self, ledger: &mut Ledger, mut effects: Vec<(FullName, Effects)>) {
         let mut silent = Silent::new();
         loop {
-            let unheard = self.post.deliver(effects, &mut silent);
+            let unheard = self.peers.deliver(effects, &mut silent);
             if unheard.is_empty() {
                 return;
             }

@@ -130,7 +130,7 @@ impl Locks {
         // It asks for that lease again and again: of nothing, without a pause; of a year, for one.
         let Ok(ttl) = Ttl::new(ticket.ttl) else {
             let hint = "use a ticket as it was printed".to_owned();
-            return refuse(Kind::Usage, "this ticket has a TTL that cannot be", hint);
+            return refuse(Kind::Usage, "invalid TTL in this ticket", hint);
         };
         // Nor for longer than this store grants: its promises after a restart count on that.
         let grantable = self.capability().grantable(ttl);

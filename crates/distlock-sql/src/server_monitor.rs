@@ -33,7 +33,7 @@ pub trait Dozes: Opens {
     ) -> impl Future<Output = Result<(), Trouble>> + Send;
 }
 
-/// Where it is with the witness.
+/// Where it is with the monitor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// It does not watch just now, and tried to so many times.
@@ -252,12 +252,12 @@ mod tests {
     #[tokio::test]
     async fn it_tells_of_every_end_and_comes_back() {
         let server = Arc::new(Dies::default());
-        let witness = ServerMonitor::new(Arc::clone(&server), Clock::system(), LONG);
+        let monitor = ServerMonitor::new(Arc::clone(&server), Clock::system(), LONG);
         let (tx, mut heard) = mpsc::unbounded_channel();
-        witness.listen(Arc::new(move |wake| drop(tx.send(wake))));
+        monitor.listen(Arc::new(move |wake| drop(tx.send(wake))));
         assert_eq!(server.opened.load(Ordering::SeqCst), 0, "nothing is held yet");
         for n in 1..=3 {
-            witness.watches().await;
+            monitor.watches().await;
             assert_eq!(server.opened.load(Ordering::SeqCst), n);
             if n > 1 {
                 assert_eq!(heard.recv().await, Some(Wake::Everybody), "of its return");
@@ -265,18 +265,18 @@ mod tests {
             server.end.notify_one();
             assert_eq!(heard.recv().await, Some(Wake::Everybody), "of its end");
         }
-        witness.close();
-        witness.watches().await;
+        monitor.close();
+        monitor.watches().await;
     }
 
     /// The first look may come before the server has ended the session that is looked at.
     #[tokio::test]
     async fn it_tells_again_while_it_cannot_come_back() {
         let server = Arc::new(Dies::default());
-        let witness = ServerMonitor::new(Arc::clone(&server), Clock::system(), LONG);
+        let monitor = ServerMonitor::new(Arc::clone(&server), Clock::system(), LONG);
         let (tx, mut heard) = mpsc::unbounded_channel();
-        witness.listen(Arc::new(move |wake| drop(tx.send(wake))));
-        witness.watches().await;
+        monitor.listen(Arc::new(move |wake| drop(tx.send(wake))));
+        monitor.watches().await;
         *server.refuses.lock().unwrap() = true;
         server.end.notify_one();
         let clock = Clock::system();
@@ -291,11 +291,11 @@ mod tests {
         let server = Arc::new(Dies::default());
         *server.refuses.lock().unwrap() = true;
         let bound = Duration::from_millis(20);
-        let witness = ServerMonitor::new(Arc::clone(&server), Clock::system(), bound);
-        witness.watches().await;
-        assert!(matches!(*witness.state.borrow(), State::Away(_)));
+        let monitor = ServerMonitor::new(Arc::clone(&server), Clock::system(), bound);
+        monitor.watches().await;
+        assert!(matches!(*monitor.state.borrow(), State::Away(_)));
         *server.refuses.lock().unwrap() = false;
-        let mut state = witness.state.subscribe();
+        let mut state = monitor.state.subscribe();
         state.wait_for(|s| *s == State::Watches).await.unwrap();
     }
 }

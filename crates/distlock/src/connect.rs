@@ -189,7 +189,7 @@ pub fn schema(store: &str, name: Option<&str>) -> Result<String, Error> {
             let prefix = name.unwrap_or("distlock_");
             let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
             if prefix.len() > 32 || !prefix.bytes().all(plain) {
-                return Err(Error::new(Kind::Usage, format!("prefix {prefix:?} cannot be"))
+                return Err(Error::new(Kind::Usage, format!("invalid prefix {prefix:?}"))
                     .with_hint("at most 32 letters, digits and underscores"));
             }
             Ok(distlock_mysql::schema(prefix))

@@ -21,7 +21,7 @@ pub(crate) struct ContentionHint {
 }
 
 impl ContentionHint {
-    /// Whether a party may go open now.
+    /// Whether a batch may go open now.
     pub(crate) fn open(&mut self) -> bool {
         let open = self.rest == 0;
         self.rest = self.rest.saturating_sub(1);
@@ -33,7 +33,7 @@ impl ContentionHint {
         !self.wary.contains_key(lock)
     }
 
-    /// A party that went open was kept back.
+    /// A batch that went open was kept back.
     pub(crate) fn kept_back(&mut self) {
         self.rest = REST;
     }
@@ -66,29 +66,29 @@ mod tests {
 
     #[test]
     fn a_lock_that_was_taken_is_trusted_again_after_a_while() {
-        let (mut calm, a) = (ContentionHint::default(), lock("a"));
-        calm.saw(&a, false);
+        let (mut contention, a) = (ContentionHint::default(), lock("a"));
+        contention.saw(&a, false);
         for _ in 1..WARY {
-            calm.saw(&a, true);
+            contention.saw(&a, true);
         }
-        assert!(!calm.expects(&a) && calm.expects(&lock("b")));
-        calm.saw(&a, true);
-        assert!(calm.expects(&a));
+        assert!(!contention.expects(&a) && contention.expects(&lock("b")));
+        contention.saw(&a, true);
+        assert!(contention.expects(&a));
     }
 
     #[test]
     fn what_is_kept_back_is_so_once_in_a_while() {
-        let mut calm = ContentionHint::default();
-        assert!(calm.open() && calm.open());
-        calm.kept_back();
-        let closed = (0..100).take_while(|_| !calm.open()).count();
+        let mut contention = ContentionHint::default();
+        assert!(contention.open() && contention.open());
+        contention.kept_back();
+        let closed = (0..100).take_while(|_| !contention.open()).count();
         assert_eq!(closed, usize::from(REST));
     }
 
     #[test]
     fn not_more_is_remembered_than_needs_be() {
-        let mut calm = ContentionHint::default();
-        (0..3000).for_each(|i| calm.saw(&lock(&i.to_string()), false));
-        assert!(calm.wary.len() <= REMEMBERED && !calm.expects(&lock("2999")));
+        let mut contention = ContentionHint::default();
+        (0..3000).for_each(|i| contention.saw(&lock(&i.to_string()), false));
+        assert!(contention.wary.len() <= REMEMBERED && !contention.expects(&lock("2999")));
     }
 }

@@ -96,17 +96,17 @@ mod tests {
     #[test]
     fn what_was_packed_comes_apart_as_it_was() {
         for open in [[true; 3], [false; 3], [true, false, true], [false, true, false]] {
-            let mut party = TxnBatch::default();
-            three().into_iter().zip(open).for_each(|(write, open)| party.add(write, open));
-            assert_eq!(party.apart().collect::<Vec<_>>(), three(), "{open:?}");
+            let mut batch = TxnBatch::default();
+            three().into_iter().zip(open).for_each(|(write, open)| batch.add(write, open));
+            assert_eq!(batch.apart().collect::<Vec<_>>(), three(), "{open:?}");
         }
     }
 
     #[test]
     fn each_is_told_what_is_its_own() {
-        let mut party = TxnBatch::default();
-        three().into_iter().zip([true, false, true]).for_each(|(w, open)| party.add(w, open));
-        assert_eq!((party.txn.compare.len(), party.txn.success.len()), (2, 3));
+        let mut batch = TxnBatch::default();
+        three().into_iter().zip([true, false, true]).for_each(|(w, open)| batch.add(w, open));
+        assert_eq!((batch.txn.compare.len(), batch.txn.success.len()), (2, 3));
         let mut two = TxnBatch::default();
         three().into_iter().take(2).for_each(|w| two.add(w, true));
         let header = Some(Header { revision: 7 });
@@ -115,7 +115,7 @@ mod tests {
         let inner = TxnResponse { responses: vec![put(), put()], ..TxnResponse::default() };
         let responses = vec![put(), done(Done::Txn(inner.clone()))];
         let said = TxnResponse { header, succeeded: true, responses };
-        let told: Vec<_> = party.told(said).collect();
+        let told: Vec<_> = batch.told(said).collect();
         let open = TxnResponse { header, succeeded: true, responses: vec![put()] };
         let whole = TxnResponse { header, ..inner };
         assert_eq!(told, [Some((open.clone(), false)), Some((whole, true)), None]);

@@ -58,7 +58,7 @@ struct State {
     waiting: VecDeque<Waiting>,
     /// How many ever waited.
     numbers: u64,
-    calm: ContentionHint,
+    contention: ContentionHint,
 }
 
 struct Waiting {
@@ -150,17 +150,17 @@ impl TxnBatcher {
             if some.len() < 2 {
                 break;
             }
-            let party = self.state().pack(&mut some, open);
-            match self.link.txn_in_turn(&party.txn).await {
+            let batch = self.state().pack(&mut some, open);
+            match self.link.txn_in_turn(&batch.txn).await {
                 Ok(answer) if answer.said.succeeded || !open => {
                     doubt |= answer.doubt;
-                    return Some(self.tell(some, &party, answer.said, doubt));
+                    return Some(self.tell(some, &batch, answer.said, doubt));
                 }
                 // One that went open did not pass, so nothing was done: all again, each as it is.
                 Ok(answer) => {
                     (doubt, open) = (doubt || answer.doubt, false);
-                    self.state().calm.kept_back();
-                    some.iter_mut().zip(party.apart()).for_each(|(w, write)| w.write = write);
+                    self.state().contention.kept_back();
+                    some.iter_mut().zip(batch.apart()).for_each(|(w, write)| w.write = write);
                 }
                 // Nobody was reached: that is so for each of them.
                 Err(Fault::Other(e)) if e.is_transient() || e.kind() == Kind::Unreachable => {
@@ -178,7 +178,7 @@ impl TxnBatcher {
                         Fault::NoLease { doubt } => *doubt,
                         Fault::LeaseExists => false,
                     };
-                    some.iter_mut().zip(party.apart()).for_each(|(w, write)| w.write = write);
+                    some.iter_mut().zip(batch.apart()).for_each(|(w, write)| w.write = write);
                     break;
                 }
             }
@@ -191,18 +191,18 @@ impl TxnBatcher {
     fn tell(
         &self,
         some: Vec<Waiting>,
-        party: &TxnBatch,
+        batch: &TxnBatch,
         said: TxnResponse,
         doubt: bool,
     ) -> oneshot::Receiver<()> {
         let (heard, all) = oneshot::channel();
         let heard = Arc::new(heard);
-        let told: Vec<_> = some.into_iter().zip(party.told(said)).collect();
+        let told: Vec<_> = some.into_iter().zip(batch.told(said)).collect();
         {
-            let calm = &mut self.state().calm;
+            let contention = &mut self.state().contention;
             for (waiting, told) in &told {
                 if let Some((said, true)) = told {
-                    calm.saw(&waiting.lock, said.succeeded);
+                    contention.saw(&waiting.lock, said.succeeded);
                 }
             }
         }
@@ -245,12 +245,12 @@ impl State {
 
     /// What waited, as one transaction: open, as far as it is expected to pass.
     fn pack(&mut self, some: &mut [Waiting], open: bool) -> TxnBatch {
-        let (open, mut party) = (open && self.calm.open(), TxnBatch::default());
+        let (open, mut batch) = (open && self.contention.open(), TxnBatch::default());
         for waiting in some {
-            let open = open && self.calm.expects(&waiting.lock);
-            party.add(std::mem::take(&mut waiting.write), open);
+            let open = open && self.contention.expects(&waiting.lock);
+            batch.add(std::mem::take(&mut waiting.write), open);
         }
-        party
+        batch
     }
 
     /// What leaves now.
@@ -385,18 +385,18 @@ mod tests {
         for name in ["a", "b", "c"] {
             said.push(state.wait(&lock(name), txn::leave(name, 1)));
         }
-        state.calm.saw(&lock("b"), false);
+        state.contention.saw(&lock("b"), false);
         let mut some = state.take();
-        let again = |party: TxnBatch, some: &mut Vec<Waiting>| {
-            let packed = (party.txn.compare.len(), party.txn.success.len());
-            some.iter_mut().zip(party.apart()).for_each(|(w, write)| w.write = write);
+        let again = |batch: TxnBatch, some: &mut Vec<Waiting>| {
+            let packed = (batch.txn.compare.len(), batch.txn.success.len());
+            some.iter_mut().zip(batch.apart()).for_each(|(w, write)| w.write = write);
             packed
         };
         let packed = state.pack(&mut some, true);
         assert_eq!(again(packed, &mut some), (2, 3), "the comparison of one is inside");
         let packed = state.pack(&mut some, false);
         assert_eq!(again(packed, &mut some), (0, 3));
-        state.calm.kept_back();
+        state.contention.kept_back();
         let packed = state.pack(&mut some, true);
         assert_eq!(again(packed, &mut some), (0, 3));
     }
@@ -433,7 +433,7 @@ mod tests {
         ];
         for (laid_open, whole) in kinds.iter().flat_map(|a| kinds.iter().map(move |b| (a, b))) {
             for open in [0, 1, MOST - 1, MOST] {
-                let (mut state, mut said, mut party) =
+                let (mut state, mut said, mut batch) =
                     (State::default(), Vec::new(), TxnBatch::default());
                 for i in 0..MOST {
                     let ask = if i < open { laid_open } else { whole };
@@ -447,9 +447,9 @@ mod tests {
                 let some = state.take();
                 assert!(some.len() >= MOST / 2, "{open}: {}", some.len());
                 for (i, waiting) in some.into_iter().enumerate() {
-                    party.add(waiting.write, i < open);
+                    batch.add(waiting.write, i < open);
                 }
-                assert!(width(&party.txn) <= 128, "{open}: {}", width(&party.txn));
+                assert!(width(&batch.txn) <= 128, "{open}: {}", width(&batch.txn));
             }
         }
     }

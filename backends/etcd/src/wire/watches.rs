@@ -117,7 +117,7 @@ struct Watched {
     asked: Option<Asked>,
     /// The first revision that is news.
     from: i64,
-    bells: Vec<Arc<Notify>>,
+    wakeups: Vec<Arc<Notify>>,
 }
 
 struct Company {
@@ -182,17 +182,17 @@ impl Watches {
 
     /// Completes when the key is deleted after a revision, or that cannot be told any more.
     pub(crate) async fn gone(self: &Arc<Self>, spots: &[Spot], seen: i64) {
-        let bell = Arc::new(Notify::new());
-        let _watching = Bells { watches: self, spots, bell: &bell };
+        let wakeup = Arc::new(Notify::new());
+        let _watching = Wakeups { watches: self, spots, wakeup: &wakeup };
         {
             let mut state = self.state();
             for spot in spots {
-                state.care(spot, seen + 1).bells.push(bell.clone());
+                state.care(spot, seen + 1).wakeups.push(wakeup.clone());
             }
             self.run(&mut state);
             self.tell(state);
         }
-        bell.notified().await;
+        wakeup.notified().await;
     }
 
     /// An entry of one's own is to be watched, unless it is gone again soon; and if it is alone in
@@ -566,7 +566,7 @@ impl State {
     }
 
     fn unwatched(&mut self, spot: &Spot, from: i64) -> &mut Watched {
-        let unwatched = || Watched { asked: None, from, bells: Vec::new() };
+        let unwatched = || Watched { asked: None, from, wakeups: Vec::new() };
         self.keys.entry(spot.clone()).or_insert_with(unwatched)
     }
 
@@ -648,8 +648,10 @@ impl State {
     }
 
     fn ring(&mut self, spot: &Spot) {
-        let Some(watched) = self.keys.get_mut(spot).filter(|w| !w.bells.is_empty()) else { return };
-        watched.bells.drain(..).for_each(|bell| bell.notify_one());
+        let Some(watched) = self.keys.get_mut(spot).filter(|w| !w.wakeups.is_empty()) else {
+            return;
+        };
+        watched.wakeups.drain(..).for_each(|wakeup| wakeup.notify_one());
         self.rung.truncate(RUNG - 1);
         self.rung.push_front(spot.clone());
     }
@@ -664,7 +666,7 @@ impl State {
     /// Ends a watch that nobody cares for.
     fn tidy(&mut self, spot: &Spot) {
         let own = self.stands(spot).is_some();
-        if self.keys.get(spot).is_none_or(|w| !w.bells.is_empty() || own) {
+        if self.keys.get(spot).is_none_or(|w| !w.wakeups.is_empty() || own) {
             return;
         }
         if let Some(asked) = self.keys.remove(spot).and_then(|w| w.asked) {
@@ -690,19 +692,19 @@ impl State {
     }
 }
 
-/// A waiter's bells at the keys it watches, taken down when it does not wait any more.
-struct Bells<'a> {
+/// A waiter's wakeups at the keys it watches, taken down when it does not wait any more.
+struct Wakeups<'a> {
     watches: &'a Arc<Watches>,
     spots: &'a [Spot],
-    bell: &'a Arc<Notify>,
+    wakeup: &'a Arc<Notify>,
 }
 
-impl Drop for Bells<'_> {
+impl Drop for Wakeups<'_> {
     fn drop(&mut self) {
         let mut state = self.watches.state();
         for spot in self.spots {
             if let Some(watched) = state.keys.get_mut(spot) {
-                watched.bells.retain(|b| !Arc::ptr_eq(b, self.bell));
+                watched.wakeups.retain(|b| !Arc::ptr_eq(b, self.wakeup));
             }
             state.tidy(spot);
         }

@@ -48,7 +48,7 @@ fn gone() {
     });
 }
 
-/// Whoever leaves asks by a short way, which is only for what nobody has written to.
+/// A leave has a fast path, which is only for an entry that nobody has written to.
 fn marked() {
     run(async {
         let server = server().await;

@@ -27,7 +27,7 @@ const VIAS: [&str; 4] =
 
 pub(super) struct Scene {
     _server: Server,
-    door: Connector,
+    connector: Connector,
     pub(super) conn: MySqlConnection,
     ledger: Ledger,
     fast: Fast,
@@ -51,13 +51,13 @@ impl Scene {
         let server = Mariadb::new().start().await.expect("`cargo xtask setup`");
         let target = Target::of(StoreUrl::parse(&Mariadb::url(&server)).unwrap()).unwrap();
         target.greet().await.unwrap();
-        let door = Connector::new(target.to, None);
-        let conn = door.open().await.unwrap();
+        let connector = Connector::new(target.to, None);
+        let conn = connector.open().await.unwrap();
         let fast = Fast::new(&target.tables);
         let (session, collisions) = (VIAS[0].to_owned(), Default::default());
         let sweep = Default::default();
         let ledger = Ledger { tables: target.tables, session, collisions, short, sweep };
-        Self { _server: server, door, conn, ledger, fast, told: Vec::new(), confirmed: 0 }
+        Self { _server: server, connector, conn, ledger, fast, told: Vec::new(), confirmed: 0 }
     }
 
     pub(super) fn tables(&self) -> Tables {
@@ -66,7 +66,7 @@ impl Scene {
 
     /// Somebody else's connection, whose time is not held.
     pub(super) async fn other(&self) -> MySqlConnection {
-        self.door.open().await.unwrap()
+        self.connector.open().await.unwrap()
     }
 
     pub(super) async fn sql(&mut self, sql: String) -> Vec<Given> {
@@ -80,7 +80,7 @@ impl Scene {
         given[0].rows.iter().map(|row| value(row).parse::<u64>().unwrap()).sum()
     }
 
-    /// The short way for many who wait.
+    /// Fast path: the heartbeats of many waiters.
     pub(super) async fn beat_all(&mut self, lock: &FullName, reqs: &[ReqId]) -> Vec<Pulse> {
         let wait = std::time::Duration::from_secs(300);
         let beats: Vec<_> = reqs.iter().map(|req| (*req, wait)).collect();
@@ -103,7 +103,7 @@ impl Scene {
         played.replies
     }
 
-    /// The short way to confirm a turn. Also for those who are not in line: a row says itself whose
+    /// Fast path: confirm a promotion. Also for those who are not in line: a row says itself whose
     /// turn it is.
     pub(super) async fn confirm(&mut self, lock: &FullName, claim: &Claim) -> Option<Reply> {
         let reply = self.fast.confirm(&mut self.conn, lock, claim).await.ok().unwrap();
@@ -111,7 +111,7 @@ impl Scene {
         reply
     }
 
-    /// The short way, where the store would take it, or else the long one.
+    /// The fast path, where the store would take it, or else the full transaction.
     pub(super) async fn one(&mut self, lock: &FullName, op: Op, via: &str) -> Reply {
         let conn = &mut self.conn;
         let quick = match &op {
@@ -141,7 +141,7 @@ impl Scene {
         }
     }
 
-    /// All of a lock in one call, as the store does it: the short way only where nobody's address
+    /// All of a lock in one call, as the store does it: the fast path only where nobody's address
     /// has changed.
     async fn beat(
         &mut self,

@@ -8,7 +8,7 @@ use distlock_core::state::{LockState, Op, Reply};
 use super::scene::{START, Scene};
 use super::{claim, name};
 use crate::sql::run;
-use crate::sweep::{Pace, alone, broom, forget, look, sweep, sweep_rows};
+use crate::sweep::{Pace, alone, forget, look, sweep, sweep_lock, sweep_rows};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// An hour and more later.
@@ -149,14 +149,14 @@ async fn one_process_sweeps_at_a_time() {
     let mut scene = Scene::new().await;
     let (name, tables) = (name(), scene.tables());
     let mut other = scene.other().await;
-    let broom = broom(&tables);
+    let sweep_lock = sweep_lock(&tables);
     scene.at(START).await;
     scene.one(&name, Op::Cancel { req: claim(1, Mode::Exclusive).req }, "").await;
     scene.at(LATER).await;
-    run(&mut other, format!("DO GET_LOCK({broom}, 0)")).await.unwrap();
+    run(&mut other, format!("DO GET_LOCK({sweep_lock}, 0)")).await.unwrap();
     assert_eq!(alone(&mut scene.conn, &tables, true).await.unwrap(), 0);
-    run(&mut other, format!("DO RELEASE_LOCK({broom})")).await.unwrap();
+    run(&mut other, format!("DO RELEASE_LOCK({sweep_lock})")).await.unwrap();
     assert_eq!(alone(&mut scene.conn, &tables, true).await.unwrap(), 1);
-    let free = run(&mut other, format!("SELECT IS_FREE_LOCK({broom}) AS free")).await.unwrap();
+    let free = run(&mut other, format!("SELECT IS_FREE_LOCK({sweep_lock}) AS free")).await.unwrap();
     assert_eq!(crate::sql::number(&free[0].rows[0], "free").unwrap(), 1);
 }

@@ -1,4 +1,4 @@
-//! The short ways: which calls go by a plain statement, as the server counts its functions.
+//! The fast paths: which calls go by a plain statement, as the server counts its functions.
 
 use distlock_core::Locks;
 use distlock_testkit::servers::{Postgres, Server};

@@ -156,7 +156,7 @@ fn node(text: &str, db: Option<&str>, tls: &Tls) -> Result<(Address, Entry), Err
     let tls = match url.scheme.as_str() {
         "rediss" => tls,
         "redis" | "redis+unix" => &none,
-        other => return Err(usage(format!("a node cannot be {other}:")).with_hint(hint)),
+        other => return Err(usage(format!("invalid scheme of a node {other}:")).with_hint(hint)),
     };
     let path = if unix { "" } else { &url.path };
     let db = database(own.as_deref().or(db), path)?;
@@ -181,7 +181,7 @@ fn database(query: Option<&str>, path: &str) -> Result<i64, Error> {
 /// How long a node may take.
 fn bound(text: &str) -> Result<Duration, Error> {
     let wrong =
-        |hint: &str| usage(format!("node_timeout={text} cannot be")).with_hint(hint.to_owned());
+        |hint: &str| usage(format!("invalid node_timeout={text}")).with_hint(hint.to_owned());
     let span = duration::parse(text).map_err(|why| wrong(&why))?;
     let fits = (Duration::from_millis(5)..=Duration::from_secs(10)).contains(&span);
     fits.then_some(span).ok_or_else(|| wrong("5ms to 10s"))

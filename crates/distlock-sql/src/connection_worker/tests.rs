@@ -28,7 +28,7 @@ impl Opens for Doors {
     }
 }
 
-fn lane(bound: Duration) -> (Arc<Doors>, ConnectionWorker<Doors>) {
+fn worker(bound: Duration) -> (Arc<Doors>, ConnectionWorker<Doors>) {
     let doors = Arc::<Doors>::default();
     (doors.clone(), ConnectionWorker::new(doors, Clock::system(), bound, 1))
 }
@@ -41,9 +41,9 @@ fn broken() -> Trouble {
 
 #[tokio::test]
 async fn what_was_sent_is_finished_though_its_caller_is_gone() {
-    let (_, lane) = lane(LONG);
+    let (_, worker) = worker(LONG);
     let (started, go, done) = <(Arc<Notify>, Arc<Notify>, Arc<Notify>)>::default();
-    let call = lane.call({
+    let call = worker.call({
         let (started, go, done) = (started.clone(), go.clone(), done.clone());
         move |_| {
             let (started, go, done) = (started.clone(), go.clone(), done.clone());
@@ -62,14 +62,14 @@ async fn what_was_sent_is_finished_though_its_caller_is_gone() {
     }
     go.notify_one();
     done.notified().await;
-    lane.close().await;
+    worker.close().await;
 }
 
 #[tokio::test]
 async fn what_was_not_sent_is_taken_back_with_its_caller() {
-    let (_, lane) = lane(LONG);
+    let (_, worker) = worker(LONG);
     let (started, go) = <(Arc<Notify>, Arc<Notify>)>::default();
-    let first = lane.call({
+    let first = worker.call({
         let (started, go) = (started.clone(), go.clone());
         move |_| {
             let (started, go) = (started.clone(), go.clone());
@@ -83,7 +83,7 @@ async fn what_was_not_sent_is_taken_back_with_its_caller() {
     let ran = Arc::<AtomicUsize>::default();
     let second = {
         let ran = ran.clone();
-        lane.call(move |_| {
+        worker.call(move |_| {
             ran.fetch_add(1, Ordering::Relaxed);
             Box::pin(async { Ok(()) })
         })
@@ -100,27 +100,27 @@ async fn what_was_not_sent_is_taken_back_with_its_caller() {
     }
     go.notify_one();
     first.await.unwrap();
-    lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
+    worker.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
     assert_eq!(ran.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
 async fn a_broken_connection_is_replaced_and_the_call_repeated_once() {
-    let (doors, lane) = lane(LONG);
-    let seen = lane.call(|conn| {
+    let (doors, worker) = worker(LONG);
+    let seen = worker.call(|conn| {
         let conn = *conn;
         Box::pin(async move { if conn == 0 { Err(broken()) } else { Ok(conn) } })
     });
     assert_eq!(seen.await.unwrap(), 1);
-    let e = lane.call(|_| Box::pin(async { Err::<(), _>(broken()) })).await.unwrap_err();
+    let e = worker.call(|_| Box::pin(async { Err::<(), _>(broken()) })).await.unwrap_err();
     assert_eq!(e.outcome(), Outcome::Unknown);
     assert_eq!(doors.opened.load(Ordering::Relaxed), 3);
-    lane.close().await;
+    worker.close().await;
 }
 
 #[tokio::test]
 async fn a_repeated_call_is_told_before_it_is_sent_again() {
-    let (_, lane) = lane(LONG);
+    let (_, worker) = worker(LONG);
     let told = Arc::<AtomicUsize>::default();
     let again = |told: &Arc<AtomicUsize>| {
         let told = told.clone();
@@ -129,24 +129,24 @@ async fn a_repeated_call_is_told_before_it_is_sent_again() {
         }
     };
     let seen = told.clone();
-    let repeated = lane.call_telling(again(&told), move |conn| {
+    let repeated = worker.call_telling(again(&told), move |conn| {
         let before = seen.load(Ordering::Relaxed);
         let conn = *conn;
         Box::pin(async move { if conn == 0 { Err(broken()) } else { Ok(before) } })
     });
     assert_eq!(repeated.await.unwrap(), 1);
-    lane.call_telling(again(&told), |_| Box::pin(async { Ok(()) })).await.unwrap();
+    worker.call_telling(again(&told), |_| Box::pin(async { Ok(()) })).await.unwrap();
     assert_eq!(told.load(Ordering::Relaxed), 1, "what is sent once is not told");
-    lane.close().await;
+    worker.close().await;
 }
 
 #[tokio::test]
 async fn what_may_be_done_once_is_sent_once_on_a_new_connection() {
-    let (doors, lane) = lane(LONG);
-    lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
+    let (doors, worker) = worker(LONG);
+    worker.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
     let ran = Arc::<AtomicUsize>::default();
     let counted = ran.clone();
-    let e = lane.call_once(move |conn| {
+    let e = worker.call_once(move |conn| {
         counted.fetch_add(1, Ordering::Relaxed);
         assert_eq!(*conn, 1, "the server may have ended one that rested");
         Box::pin(async { Err::<(), _>(broken()) })
@@ -154,22 +154,22 @@ async fn what_may_be_done_once_is_sent_once_on_a_new_connection() {
     assert_eq!(e.await.unwrap_err().outcome(), Outcome::Unknown);
     assert_eq!(ran.load(Ordering::Relaxed), 1, "it was repeated");
     doors.shut.store(true, Ordering::Relaxed);
-    let e = lane.call_once(|_| Box::pin(async { Ok(()) })).await.unwrap_err();
+    let e = worker.call_once(|_| Box::pin(async { Ok(()) })).await.unwrap_err();
     assert_eq!(e.outcome(), Outcome::NotApplied);
 }
 
 #[tokio::test]
 async fn nothing_sent_is_not_applied_and_no_answer_is_unknown() {
-    let (doors, lane) = lane(Duration::from_millis(50));
+    let (doors, worker) = worker(Duration::from_millis(50));
     doors.shut.store(true, Ordering::Relaxed);
-    let e = lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap_err();
+    let e = worker.call(|_| Box::pin(async { Ok(()) })).await.unwrap_err();
     assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, Outcome::NotApplied));
     doors.shut.store(false, Ordering::Relaxed);
     Clock::system().sleep(PAUSE).await;
-    let e = lane.call(|_| Box::pin(std::future::pending::<Result<(), _>>())).await.unwrap_err();
+    let e = worker.call(|_| Box::pin(std::future::pending::<Result<(), _>>())).await.unwrap_err();
     assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, Outcome::Unknown));
     // And the connection whose answer is still to come is not used again.
-    let conn = lane.call(|conn| {
+    let conn = worker.call(|conn| {
         let conn = *conn;
         Box::pin(async move { Ok(conn) })
     });
@@ -178,11 +178,11 @@ async fn nothing_sent_is_not_applied_and_no_answer_is_unknown() {
 
 #[tokio::test]
 async fn closing_closes_the_connections() {
-    let (doors, lane) = lane(LONG);
-    lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
-    lane.close().await;
+    let (doors, worker) = worker(LONG);
+    worker.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
+    worker.close().await;
     assert_eq!(doors.closed.load(Ordering::Relaxed), 1);
-    let e = lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap_err();
+    let e = worker.call(|_| Box::pin(async { Ok(()) })).await.unwrap_err();
     assert_eq!(e.kind(), Kind::Closed);
 }
 
@@ -190,9 +190,9 @@ async fn closing_closes_the_connections() {
 #[tokio::test]
 async fn what_is_overdue_is_not_sent_and_costs_no_connection() {
     let (doors, clock) = (Arc::<Doors>::default(), Clock::held());
-    let lane = ConnectionWorker::new(doors.clone(), clock.clone(), LONG, 1);
+    let worker = ConnectionWorker::new(doors.clone(), clock.clone(), LONG, 1);
     let (started, go) = <(Arc<Notify>, Arc<Notify>)>::default();
-    let first = lane.call({
+    let first = worker.call({
         let (started, go, clock) = (started.clone(), go.clone(), clock.clone());
         move |_| {
             let (started, go, clock) = (started.clone(), go.clone(), clock.clone());
@@ -205,7 +205,7 @@ async fn what_is_overdue_is_not_sent_and_costs_no_connection() {
         }
     });
     let ran = Arc::<AtomicUsize>::default();
-    let second = lane.call({
+    let second = worker.call({
         let (ran, clock) = (ran.clone(), clock.clone());
         move |_| {
             ran.fetch_add(1, Ordering::Relaxed);
@@ -218,7 +218,7 @@ async fn what_is_overdue_is_not_sent_and_costs_no_connection() {
     });
     let third = {
         let ran = ran.clone();
-        lane.call(move |_| {
+        worker.call(move |_| {
             ran.fetch_add(1, Ordering::Relaxed);
             Box::pin(async { Ok(()) })
         })
@@ -233,6 +233,6 @@ async fn what_is_overdue_is_not_sent_and_costs_no_connection() {
     let e = third.unwrap_err();
     assert_eq!((e.kind(), e.outcome()), (Kind::Unreachable, Outcome::NotApplied));
     assert_eq!(ran.load(Ordering::Relaxed), 1, "the third was sent");
-    lane.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
+    worker.call(|_| Box::pin(async { Ok(()) })).await.unwrap();
     assert_eq!(doors.opened.load(Ordering::Relaxed), 1, "its connection was thrown away");
 }
