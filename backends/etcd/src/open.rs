@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, Kind, duration};
+use distlock_core::{Clock, Error, Kind};
 use tokio::sync::Semaphore;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
@@ -68,16 +68,9 @@ impl Etcd {
 }
 
 fn link(url: &mut StoreUrl) -> Result<Link, Error> {
-    let timeout = match url.take("timeout") {
-        None => TIMEOUT,
-        Some(text) => {
-            let (least, most) = (Duration::from_millis(100), Duration::from_secs(60));
-            let span = duration::parse(&text).ok().filter(|t| (least..=most).contains(t));
-            span.ok_or_else(|| usage(format!("invalid timeout={text}")).with_hint("100ms to 60s"))?
-        }
-    };
-    let mut file = |key| url.take(key).filter(|p| !p.is_empty()).map(PathBuf::from);
-    let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
+    let timeouts = Duration::from_millis(100)..=Duration::from_secs(60);
+    let timeout = url.take_duration("timeout", timeouts)?.unwrap_or(TIMEOUT);
+    let (ca, cert, key) = (url.take_path("ca"), url.take_path("cert"), url.take_path("key"));
     url.finish(&KEYS)?;
     if !matches!(url.path.as_str(), "" | "/") {
         return Err(usage("an etcd cluster has no path")

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use distlock_core::url::StoreUrl;
-use distlock_core::{Error, Kind, duration};
+use distlock_core::url::{StoreUrl, invalid};
+use distlock_core::{Error, Kind};
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
 /// How the lock is kept.
@@ -87,29 +87,19 @@ impl MysqlOptions {
     /// [`Kind::Usage`] for a value that cannot be, with what can.
     pub fn take_from(url: &mut StoreUrl) -> Result<Self, Error> {
         let mut options = Self::default();
-        if let Some(word) = url.take("algorithm") {
-            options.algorithm = match word.as_str() {
-                "line" => Algorithm::Line,
-                "version" => Algorithm::Version,
-                "row-lock" => Algorithm::RowLock,
-                _ => {
-                    let known = "line (the default), version or row-lock";
-                    return Err(cannot_be("algorithm", &word, known));
-                }
-            };
-        }
+        let words = [
+            ("line", Algorithm::Line),
+            ("version", Algorithm::Version),
+            ("row-lock", Algorithm::RowLock),
+        ];
+        options.algorithm = url.take_word("algorithm", &words)?.unwrap_or(options.algorithm);
         if let Some(prefix) = url.take("prefix") {
             options.prefix = checked_prefix(prefix)?;
         }
-        if let Some(text) = url.take("timeout") {
-            let span = duration::parse(&text).map_err(|why| cannot_be("timeout", &text, &why))?;
-            if span < Duration::from_millis(100) || span > Duration::from_secs(60) {
-                return Err(cannot_be("timeout", &text, "100ms to 60s"));
-            }
-            options.timeout = span;
-        }
-        options.drift_percent = number(url, "drift", options.drift_percent, 0, 50)?;
-        options.sessions = number(url, "sessions", options.sessions, 1, 10_000)?;
+        let timeouts = Duration::from_millis(100)..=Duration::from_secs(60);
+        options.timeout = url.take_duration("timeout", timeouts)?.unwrap_or(options.timeout);
+        options.drift_percent = url.take_number("drift", 0..=50)?.unwrap_or(options.drift_percent);
+        options.sessions = url.take_number("sessions", 1..=10_000)?.unwrap_or(options.sessions);
         Ok(options)
     }
 }
@@ -119,24 +109,9 @@ fn checked_prefix(prefix: String) -> Result<String, Error> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     if prefix.len() > 32 || !prefix.bytes().all(plain) {
         let hint = "at most 32 letters, digits and underscores";
-        return Err(cannot_be("prefix", &prefix, hint));
+        return Err(invalid("prefix", &prefix, hint));
     }
     Ok(prefix)
-}
-
-fn number<N>(url: &mut StoreUrl, key: &str, usual: N, least: N, most: N) -> Result<N, Error>
-where
-    N: std::str::FromStr + PartialOrd + std::fmt::Display,
-{
-    let Some(text) = url.take(key) else { return Ok(usual) };
-    match text.parse::<N>() {
-        Ok(n) if n >= least && n <= most => Ok(n),
-        _ => Err(cannot_be(key, &text, &format!("a number from {least} to {most}"))),
-    }
-}
-
-fn cannot_be(key: &str, value: &str, allowed: &str) -> Error {
-    Error::new(Kind::Usage, format!("invalid {key}={value}")).with_hint(allowed.to_owned())
 }
 
 /// Where the server is and who we are there; takes its keys out of the URL's query.
@@ -187,7 +162,7 @@ pub(crate) fn server(url: &mut StoreUrl) -> Result<MySqlConnectOptions, Error> {
             _ => {
                 let known =
                     "disabled, preferred (the default), required, verify_ca or verify_identity";
-                return Err(cannot_be("ssl-mode", &word, known));
+                return Err(invalid("ssl-mode", &word, known));
             }
         });
     }

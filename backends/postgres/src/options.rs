@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use distlock_core::Error;
 use distlock_core::url::StoreUrl;
-use distlock_core::{Error, Kind, duration};
 
 /// How the locks are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -78,70 +78,21 @@ impl PostgresOptions {
         self
     }
 
-    /// The schema that holds the tables; made on first use.
-    #[must_use]
-    pub fn schema(mut self, name: impl Into<String>) -> Self {
-        self.schema = name.into();
-        self
-    }
-
-    /// How long one call may take, connecting included.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// How much of a TTL a guard gives up for clocks that run at different rates, in percent.
-    #[must_use]
-    pub fn drift_percent(mut self, percent: u8) -> Self {
-        self.drift_percent = percent.min(50);
-        self
-    }
-
-    /// How many connections the advisory and row locks of a process may use: one for each that is
-    /// held or waited for.
-    #[must_use]
-    pub fn sessions(mut self, most: u16) -> Self {
-        self.sessions = most.max(1);
-        self
-    }
-
     /// Takes its keys out of a URL's query.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a value that cannot be, with what can.
+    /// [`Kind::Usage`](distlock_core::Kind::Usage) for a value that cannot be, with what can.
     pub(crate) fn take_from(url: &mut StoreUrl) -> Result<Self, Error> {
         let mut options = Self::default();
-        if let Some(word) = url.take("algorithm") {
-            let known = Algorithm::ALL.into_iter().find(|a| a.word() == word);
-            let hint = "queue (the default), version, advisory or row-lock";
-            options.algorithm = known.ok_or_else(|| cannot_be("algorithm", &word, hint))?;
-        }
+        let words = Algorithm::ALL.map(|algorithm| (algorithm.word(), algorithm));
+        options.algorithm = url.take_word("algorithm", &words)?.unwrap_or(options.algorithm);
         if let Some(schema) = url.take("schema") {
             options.schema = schema;
         }
-        if let Some(text) = url.take("timeout") {
-            let span = duration::parse(&text).map_err(|why| cannot_be("timeout", &text, &why))?;
-            let (least, most) = (Duration::from_millis(100), Duration::from_secs(60));
-            if span < least || span > most {
-                return Err(cannot_be("timeout", &text, "100ms to 60s"));
-            }
-            options.timeout = span;
-        }
-        if let Some(text) = url.take("drift") {
-            let percent = text.parse().ok().filter(|n| *n <= 50);
-            let hint = "percent of a TTL, 0 to 50";
-            options.drift_percent = percent.ok_or_else(|| cannot_be("drift", &text, hint))?;
-        }
-        if let Some(text) = url.take("sessions") {
-            let most = text.parse().ok().filter(|n| *n > 0);
-            options.sessions = most.ok_or_else(|| cannot_be("sessions", &text, "1 to 65535"))?;
-        }
+        let timeouts = Duration::from_millis(100)..=Duration::from_secs(60);
+        options.timeout = url.take_duration("timeout", timeouts)?.unwrap_or(options.timeout);
+        options.drift_percent = url.take_number("drift", 0..=50)?.unwrap_or(options.drift_percent);
+        options.sessions = url.take_number("sessions", 1..=u16::MAX)?.unwrap_or(options.sessions);
         Ok(options)
     }
-}
-
-fn cannot_be(key: &str, value: &str, hint: &str) -> Error {
-    Error::new(Kind::Usage, format!("invalid {key}={value}")).with_hint(hint.to_owned())
 }

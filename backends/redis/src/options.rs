@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use distlock_core::url::StoreUrl;
-use distlock_core::{Error, Kind, duration};
+use distlock_core::{Error, Kind};
 
 /// How long a name is remembered at least, usually and at most. Requests that have ended must be
 /// remembered for a minute.
@@ -93,13 +93,6 @@ impl RedisOptions {
         self
     }
 
-    /// How long one call may take, connecting included.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
     /// The longest TTL of any client of this store: as long lasts the quarantine. All clients of a
     /// server must agree on it.
     #[must_use]
@@ -116,73 +109,26 @@ impl RedisOptions {
         self
     }
 
-    /// How many replicas must have confirmed a grant or renewal before it counts (`WAIT`).
-    #[must_use]
-    pub fn wait_for_replicas(mut self, replicas: u8) -> Self {
-        self.replicas = replicas;
-        self
-    }
-
-    /// How long a name that nobody uses any more is remembered: its highest token, and which requests
-    /// have ended. Until then tokens rise whatever the server's clock does; after it, only if the clock
-    /// was not stepped back by more than this.
-    #[must_use]
-    pub fn keep(mut self, keep: Duration) -> Self {
-        self.keep = keep.clamp(KEEP.0, KEEP.2);
-        self
-    }
-
-    /// How much of a TTL a guard gives up for clocks that run at different rates, in percent.
-    #[must_use]
-    pub fn drift_percent(mut self, percent: u8) -> Self {
-        self.drift_percent = percent.min(50);
-        self
-    }
-
     /// Takes its keys out of a URL's query.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a value that cannot be, with what can.
     pub fn take_from(url: &mut StoreUrl) -> Result<Self, Error> {
         let mut options = Self::default();
-        if let Some(word) = url.take("algorithm") {
-            options.algorithm = match word.as_str() {
-                "script" => Algorithm::Script,
-                "plain" => Algorithm::Plain,
-                _ => return Err(cannot_be("algorithm", &word, "script (the default) or plain")),
-            };
-        }
-        let span = |key: &str, value: Option<String>, usual, least: Duration, most: Duration| {
-            let Some(value) = value else { return Ok(usual) };
-            let span = duration::parse(&value).map_err(|why| cannot_be(key, &value, &why))?;
-            if span < least || span > most {
-                let hint = format!("{least:?} to {most:?}");
-                return Err(cannot_be(key, &value, &hint));
-            }
-            Ok(span)
-        };
-        let (ms, second, day) =
-            (Duration::from_millis(1), Duration::from_secs(1), Duration::from_secs(24 * 3600));
+        let words = [("script", Algorithm::Script), ("plain", Algorithm::Plain)];
+        options.algorithm = url.take_word("algorithm", &words)?.unwrap_or(options.algorithm);
+        let (ms, second) = (Duration::from_millis, Duration::from_secs);
         options.timeout =
-            span("timeout", url.take("timeout"), options.timeout, 20 * ms, 60 * second)?;
-        options.max_ttl = span("max_ttl", url.take("max_ttl"), options.max_ttl, second / 5, day)?;
-        options.keep = span("keep", url.take("keep"), options.keep, KEEP.0, KEEP.2)?;
-        if let Some(word) = url.take("quarantine") {
-            options.quarantine = match word.as_str() {
-                "on" => true,
-                "off" => false,
-                _ => return Err(cannot_be("quarantine", &word, "on (the default) or off")),
-            };
-        }
-        let number = |key: &str, value: Option<String>, usual: u8, most: u8| {
-            let Some(value) = value else { return Ok(usual) };
-            let number = value.parse().ok().filter(|n| *n <= most);
-            number.ok_or_else(|| cannot_be(key, &value, &format!("a number from 0 to {most}")))
-        };
-        options.replicas = number("wait", url.take("wait"), 0, 16)?;
-        options.drift_percent = number("drift", url.take("drift"), options.drift_percent, 50)?;
-        let mut file = |key| url.take(key).filter(|p| !p.is_empty()).map(PathBuf::from);
-        options.tls = Tls { ca: file("ca"), cert: file("cert"), key: file("key") };
+            url.take_duration("timeout", ms(20)..=second(60))?.unwrap_or(options.timeout);
+        options.max_ttl =
+            url.take_duration("max_ttl", ms(200)..=second(24 * 3600))?.unwrap_or(options.max_ttl);
+        options.keep = url.take_duration("keep", KEEP.0..=KEEP.2)?.unwrap_or(options.keep);
+        let words = [("on", true), ("off", false)];
+        options.quarantine = url.take_word("quarantine", &words)?.unwrap_or(options.quarantine);
+        options.replicas = url.take_number("wait", 0..=16)?.unwrap_or(0);
+        options.drift_percent = url.take_number("drift", 0..=50)?.unwrap_or(options.drift_percent);
+        options.tls =
+            Tls { ca: url.take_path("ca"), cert: url.take_path("cert"), key: url.take_path("key") };
         if options.tls.cert.is_some() != options.tls.key.is_some() {
             return Err(Error::new(Kind::Usage, "cert and key belong together")
                 .with_hint("name the files of both, in PEM form: ?cert=…&key=…"));
@@ -190,10 +136,6 @@ impl RedisOptions {
         options.sentinel_password = url.take("sentinel_password");
         Ok(options)
     }
-}
-
-fn cannot_be(key: &str, value: &str, allowed: &str) -> Error {
-    Error::new(Kind::Usage, format!("invalid {key}={value}")).with_hint(allowed.to_owned())
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use distlock_core::duration;
 use distlock_core::url::{Host, Secret, StoreUrl};
 use distlock_core::{Error, Kind};
 use zookeeper_client::{Acl as Grant, Acls, AuthId, Permission};
@@ -54,8 +53,11 @@ impl ZooKeeperOptions {
     /// [`Kind::Usage`] for a URL that cannot be.
     pub fn from_url(url: &StoreUrl) -> Result<Self, Error> {
         let mut url = url.clone();
-        let tick = url.take("tick").map(|t| tick(&t)).transpose()?;
-        let acl = url.take("acl").map(|a| acl(&a)).transpose()?;
+        let ticks = Duration::from_millis(1)..=Duration::from_secs(60);
+        let tick = url.take_duration("tick", ticks)?;
+        let words =
+            [("open", Acl::Open), ("creator", Acl::Creator), ("creator-read", Acl::CreatorRead)];
+        let acl = url.take_word("acl", &words)?;
         url.finish(&["acl", "tick", "namespace", "require"])?;
         if url.hosts.is_empty() {
             return Err(usage("zookeeper:// needs a host")
@@ -112,25 +114,6 @@ impl ZooKeeperOptions {
 
 fn usage(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(Kind::Usage, message)
-}
-
-fn tick(text: &str) -> Result<Duration, Error> {
-    let tick = duration::parse(text).map_err(|e| usage(format!("tick={text}")).with_hint(e))?;
-    if tick < Duration::from_millis(1) || tick > Duration::from_secs(60) {
-        return Err(usage(format!("tick={text} cannot be"))
-            .with_hint("the servers' tickTime, as zoo.cfg has it: 2s by default"));
-    }
-    Ok(tick)
-}
-
-fn acl(text: &str) -> Result<Acl, Error> {
-    match text {
-        "open" => Ok(Acl::Open),
-        "creator" => Ok(Acl::Creator),
-        "creator-read" => Ok(Acl::CreatorRead),
-        _ => Err(usage(format!("acl={text} cannot be"))
-            .with_hint("open (anybody may do anything), creator (only this login may), creator-read (others may look)")),
-    }
 }
 
 /// A path that ZooKeeper takes, without a slash at its end.

@@ -4,9 +4,14 @@
 //! stores that are files. The usual parser refuses several hosts, or silently keeps one.
 
 use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
+use crate::duration;
 use crate::error::{Error, Kind};
 
 /// A password: printed as `***`.
@@ -137,6 +142,63 @@ impl StoreUrl {
         taken.into_iter().map(|(_, v)| v).collect()
     }
 
+    /// Takes a number out of the query.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when it is none, or out of range.
+    pub fn take_number<N>(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<N>,
+    ) -> Result<Option<N>, Error>
+    where
+        N: FromStr + PartialOrd + fmt::Display,
+    {
+        let Some(text) = self.take(key) else { return Ok(None) };
+        let allowed = || format!("a number from {} to {}", range.start(), range.end());
+        let number = text.parse().ok().filter(|n| range.contains(n));
+        number.map(Some).ok_or_else(|| invalid(key, &text, allowed()))
+    }
+
+    /// Takes a duration out of the query.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] when it is none, or out of range.
+    pub fn take_duration(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<Duration>,
+    ) -> Result<Option<Duration>, Error> {
+        let Some(text) = self.take(key) else { return Ok(None) };
+        let span = duration::parse(&text).map_err(|why| invalid(key, &text, why))?;
+        let allowed = || format!("{:?} to {:?}", range.start(), range.end());
+        let span = Some(span).filter(|span| range.contains(span));
+        span.map(Some).ok_or_else(|| invalid(key, &text, allowed()))
+    }
+
+    /// Takes one of several words out of the query.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for any other word.
+    pub fn take_word<T: Copy>(
+        &mut self,
+        key: &str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, Error> {
+        let Some(text) = self.take(key) else { return Ok(None) };
+        let allowed = || {
+            let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            format!("one of {}", words.join(", "))
+        };
+        let known = words.iter().find(|(word, _)| *word == text);
+        known.map(|(_, value)| Some(*value)).ok_or_else(|| invalid(key, &text, allowed()))
+    }
+
+    /// Takes a path out of the query; an empty one is none.
+    pub fn take_path(&mut self, key: &str) -> Option<PathBuf> {
+        self.take(key).filter(|path| !path.is_empty()).map(PathBuf::from)
+    }
+
     /// Refuses query keys that nobody took.
     ///
     /// # Errors
@@ -148,6 +210,16 @@ impl StoreUrl {
                 .with_hint(format!("known: {}", known.join(", ")))),
         }
     }
+}
+
+/// The error of an option with a value that is not allowed, and what is.
+#[must_use]
+pub fn invalid(
+    key: &str,
+    value: &str,
+    allowed: impl Into<std::borrow::Cow<'static, str>>,
+) -> Error {
+    bad(format!("invalid {key}={value}")).with_hint(allowed)
 }
 
 fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -297,5 +369,25 @@ mod tests {
         {
             assert_eq!(StoreUrl::parse(wrong).unwrap_err().kind(), Kind::Usage, "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_option_is_of_its_kind_and_in_its_range_or_says_what_is_allowed() {
+        let url = || StoreUrl::parse("x://h?n=7&d=2s&w=b&f=/a&e=").unwrap();
+        assert_eq!(url().take_number("n", 1..=7).unwrap(), Some(7));
+        assert_eq!(url().take_number::<u8>("none", 1..=7).unwrap(), None);
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        assert_eq!(url().take_duration("d", ms(5)..=s(2)).unwrap(), Some(s(2)));
+        assert_eq!(url().take_word("w", &[("a", 1), ("b", 2)]).unwrap(), Some(2));
+        assert_eq!(url().take_path("f"), Some(PathBuf::from("/a")));
+        assert_eq!(url().take_path("e"), None);
+        let told = |e: Error| (e.message().to_owned(), e.hint().unwrap_or_default().to_owned());
+        let pair = |what: &str, hint: &str| (what.to_owned(), hint.to_owned());
+        let wrong = url().take_number("n", 1..=6).unwrap_err();
+        assert_eq!(told(wrong), pair("invalid n=7", "a number from 1 to 6"));
+        let wrong = url().take_duration("d", ms(5)..=s(1)).unwrap_err();
+        assert_eq!(told(wrong), pair("invalid d=2s", "5ms to 1s"));
+        let wrong = url().take_word("w", &[("a", 1), ("c", 2)]).unwrap_err();
+        assert_eq!(told(wrong), pair("invalid w=b", "one of a, c"));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use distlock_core::backend::Backend;
 use distlock_core::quorum::{QuorumDriver, QuorumNode};
 use distlock_core::url::StoreUrl;
-use distlock_core::{Error, Kind, Store, duration};
+use distlock_core::{Error, Kind, Store};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
@@ -79,10 +79,11 @@ impl Plan {
     fn of(mut url: StoreUrl) -> Result<Self, Error> {
         let mut options = RedisOptions::take_from(&mut url)?;
         let (urls, db) = (url.take_all("node"), url.take("db"));
-        let node_timeout = url.take("node_timeout");
+        let node_timeouts = Duration::from_millis(5)..=Duration::from_secs(10);
+        let node_timeout =
+            url.take_duration("node_timeout", node_timeouts)?.unwrap_or(NODE_TIMEOUT);
         let more = ["db", "node", "node_timeout", "namespace", "require"];
         url.finish(&[&RedisOptions::KEYS[..], &more].concat())?;
-        let node_timeout = node_timeout.map_or(Ok(NODE_TIMEOUT), |text| bound(&text))?;
         if options.replicas > 0 || options.sentinel_password.is_some() {
             return Err(usage("wait and sentinel_password are not for Redlock")
                 .with_hint("its nodes are independent servers, without replicas or sentinels"));
@@ -176,15 +177,6 @@ fn database(query: Option<&str>, path: &str) -> Result<i64, Error> {
         usage(format!("{text:?} is not the number of a database"))
             .with_hint("redlock://H1,H2,H3/DB, as in …/0")
     })
-}
-
-/// How long a node may take.
-fn bound(text: &str) -> Result<Duration, Error> {
-    let wrong =
-        |hint: &str| usage(format!("invalid node_timeout={text}")).with_hint(hint.to_owned());
-    let span = duration::parse(text).map_err(|why| wrong(&why))?;
-    let fits = (Duration::from_millis(5)..=Duration::from_secs(10)).contains(&span);
-    fits.then_some(span).ok_or_else(|| wrong("5ms to 10s"))
 }
 
 fn usage(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
