@@ -108,6 +108,8 @@ async fn redirected() -> Result<(), Error> {
         give_back(guard).await?;
     }
     until("the map is read", async || calls(at, "cluster|slots").await > before.1).await;
+    // A reading for each redirection would follow within moments.
+    Clock::system().sleep(Duration::from_millis(500)).await;
     let connected = accepted(at).await - before.0;
     let read = calls(at, "cluster|slots").await - before.1;
     // Two where the crowd took longer than the second for which one reading serves all.
