@@ -38,15 +38,6 @@ pub async fn connect_default() -> Result<Locks, Error> {
     Options::default().connect_default().await
 }
 
-/// Like [`connect`], for code without a runtime.
-///
-/// # Errors
-/// As [`connect`].
-pub fn connect_blocking(url: impl AsRef<str>) -> Result<distlock_core::blocking::Locks, Error> {
-    let url = url.as_ref().to_owned();
-    distlock_core::engine::block_on(async move { connect(url).await }).map(Into::into)
-}
-
 /// Connecting with options: `Locks::options().namespace("shop").connect(url)`.
 pub trait Connect: Sized {
     /// Like [`connect`], with these options. What the URL says (`?namespace=`, `?require=`) counts
