@@ -1,5 +1,6 @@
 //! The same locks for code without a runtime. Fine inside one, too: everything runs on the
-//! library's own thread, and the calling thread blocks.
+//! library's own thread, and the calling thread blocks. Whatever blocks panics when it is called on
+//! that thread, which callbacks such as [`Lock::on_wait`] run on: the work could never finish.
 //!
 //! ```
 //! # use distlock_core::{blocking, memory::Memory, Locks};
@@ -251,8 +252,6 @@ impl From<crate::Guard> for Guard {
     }
 }
 
-const LENT: &str = "the guard is back from the library's thread";
-
 impl Guard {
     /// Gives the lock back and says whether it was held up to this moment; see
     /// [`crate::Guard::release`].
@@ -270,7 +269,9 @@ impl Guard {
     /// # Errors
     /// When the store does not answer; the outcome is then unknown.
     pub fn give_back(&mut self) -> Result<Released, Error> {
-        let mut guard = self.guard.take().expect(LENT);
+        let Some(mut guard) = self.guard.take() else {
+            unreachable!("give_back puts the guard back")
+        };
         let (guard, answer) = block_on(async move {
             let answer = guard.give_back().await;
             (guard, answer)
@@ -310,11 +311,13 @@ impl Guard {
 
     /// This guard for code with a runtime.
     pub fn into_async(self) -> crate::Guard {
-        self.guard.expect(LENT)
+        let Some(guard) = self.guard else { unreachable!("give_back puts the guard back") };
+        guard
     }
 
     fn inner(&self) -> &crate::Guard {
-        self.guard.as_ref().expect(LENT)
+        let Some(guard) = &self.guard else { unreachable!("give_back puts the guard back") };
+        guard
     }
 }
 

@@ -126,25 +126,26 @@ impl Sources {
         };
         let grows = attributes(item).iter().any(|a| a.path().is_ident("non_exhaustive"));
         let grows = if grows { ", non_exhaustive" } else { "" };
-        let mut member =
-            |name: &dyn ToString| names.insert(format!("{shown}::{}", name.to_string()));
+        let mut member = |name: String| {
+            names.insert(format!("{shown}::{name}"));
+        };
         let kind = match item {
             Item::Struct(item) => {
-                fields(&item.fields).into_iter().for_each(|f| drop(member(&f)));
+                fields(&item.fields).into_iter().for_each(&mut member);
                 "struct"
             }
             Item::Enum(item) => {
-                item.variants.iter().for_each(|v| drop(member(&v.ident)));
+                item.variants.iter().map(|v| v.ident.to_string()).for_each(&mut member);
                 "enum"
             }
             Item::Trait(item) => {
                 for item in &item.items {
                     match item {
-                        TraitItem::Fn(f) => member(&f.sig.ident),
-                        TraitItem::Type(t) => member(&t.ident),
-                        TraitItem::Const(c) => member(&c.ident),
-                        _ => continue,
-                    };
+                        TraitItem::Fn(f) => member(f.sig.ident.to_string()),
+                        TraitItem::Type(t) => member(t.ident.to_string()),
+                        TraitItem::Const(c) => member(c.ident.to_string()),
+                        _ => {}
+                    }
                 }
                 "trait"
             }
@@ -155,7 +156,7 @@ impl Sources {
             _ => "item",
         };
         if let (Some((name, _)), "struct" | "enum") = (named(item), kind) {
-            self.methods(&module, &name).into_iter().for_each(|m| drop(member(&m)));
+            self.methods(&module, &name).into_iter().for_each(&mut member);
         }
         names.insert(format!("{shown} ({kind}{grows})"));
     }
