@@ -196,7 +196,7 @@ pub fn schema(store: &str, name: Option<&str>) -> Result<String, Error> {
     }
 }
 
-/// What every store of this build promises: the README's table is made from it.
+/// What every store of this build promises: the tables of stores in the docs are made from it.
 #[must_use]
 pub fn stores() -> Vec<Capability> {
     STORES.iter().flat_map(Entry::promises).collect()
