@@ -46,10 +46,13 @@ fn row(files: &[(usize, String)]) -> String {
     format!("| {lines} | {} | {median} | {most} {longest} |", files.len())
 }
 
-/// The folder of the crate whose source a file is.
+/// The folder of the crate whose source a file is: `src` and `sql` stand right in it, so that
+/// `tests/sql` is no source.
 fn crate_of(path: &str) -> Option<&str> {
-    let (name, _) = path.split_once("/src/").or_else(|| path.split_once("/sql/"))?;
-    Some(name)
+    let mut slashes = path.match_indices('/').map(|(at, _)| at);
+    let name = &path[..slashes.nth(1)?];
+    let below = &path[name.len() + 1..];
+    ["src/", "sql/"].iter().any(|dir| below.starts_with(dir)).then_some(name)
 }
 
 /// The product's source files with their text.
@@ -106,8 +109,11 @@ fn test_modules(path: &str, text: &str) -> Vec<String> {
 fn code_lines(path: &str, text: &str) -> usize {
     let comment = if path.ends_with(".rs") { "//" } else { "--" };
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let tests = lines.windows(2).position(|pair| {
-        pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')
+    // Other attributes may stand between `#[cfg(test)]` and the module.
+    let is_module = |line: &str| line.starts_with("mod ") && line.ends_with('{');
+    let tests = lines.iter().enumerate().position(|(n, line)| {
+        let item = lines[n..].iter().find(|line| !line.starts_with("#["));
+        *line == "#[cfg(test)]" && item.is_some_and(|item| is_module(item))
     });
     let code = &lines[..tests.unwrap_or(lines.len())];
     code.iter().filter(|line| !line.is_empty() && !line.starts_with(comment)).count()
@@ -122,6 +128,18 @@ mod tests {
         let text = "//! Doc.\n\nfn a() {} // kept\n\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\n";
         assert_eq!(code_lines("a.rs", text), 1);
         assert_eq!(code_lines("a.lua", "-- why\nreturn 1\n"), 1);
+        let text = "fn a() {}\n#[cfg(test)]\n#[allow(clippy::unwrap_used)]\nmod tests {\n    fn b() {}\n}\n";
+        assert_eq!(code_lines("a.rs", text), 1);
+        let text = "#[cfg(test)]\nfn only_for_tests() {}\nmod a {\n}\n";
+        assert_eq!(code_lines("a.rs", text), 4);
+    }
+
+    #[test]
+    fn a_folder_of_tests_is_no_source() {
+        assert_eq!(crate_of("crates/x/src/a/b.rs"), Some("crates/x"));
+        assert_eq!(crate_of("backends/x/sql/moves.sql"), Some("backends/x"));
+        assert_eq!(crate_of("crates/x/tests/sql/main.rs"), None);
+        assert_eq!(crate_of("crates/x/build.rs"), None);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use distlock::{BootInstant, Clock, Error, Kind};
+use distlock::backend::{BootInstant, Clock};
+use distlock::{Error, Kind};
 
 use crate::report::{Row, quantile};
 

@@ -14,7 +14,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 
-use distlock::{Error, Kind, engine};
+use distlock::backend::engine;
+use distlock::{Error, Kind};
 use rusqlite::Connection;
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::oneshot;

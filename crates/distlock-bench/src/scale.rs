@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock::{Clock, Error, Kind, Locks};
+use distlock::backend::Clock;
+use distlock::{Error, Kind, Locks};
 use distlock_testkit::servers::{Reply, raw};
 use tokio::sync::mpsc;
 

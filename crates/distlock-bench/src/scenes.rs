@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use distlock::{Clock, Error, Kind, Locks, engine};
+use distlock::backend::{Clock, engine};
+use distlock::{Error, Kind, Locks};
 use tokio::sync::mpsc;
 
 use crate::crowd;

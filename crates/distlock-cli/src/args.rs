@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
+use distlock::backend::duration;
 use distlock::fence::advice::{Effect, Resource};
-use distlock::{Owner, Token, duration};
+use distlock::{Owner, Token};
 
 const EXIT_CODES: &str = "\
 Exit status:

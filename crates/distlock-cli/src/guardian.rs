@@ -23,7 +23,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use distlock::{BootInstant, Clock};
+use distlock::backend::{BootInstant, Clock};
 use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;

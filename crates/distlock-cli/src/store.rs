@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use distlock::memory::{self, Memory};
+use distlock::backend::memory::{self, Memory};
 use distlock::{Connect, Error, Kind, Locks, Options};
 
 use crate::args::Everywhere;

@@ -3,7 +3,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use distlock::{Busy, Clock, Guard, Human, Lock, Locks, QueueStatus, Token};
+use distlock::backend::Clock;
+use distlock::{Busy, Guard, Human, Lock, Locks, QueueStatus, Token};
 use rustix::process::Signal;
 
 use crate::args::{Everywhere, Hold, Wait};

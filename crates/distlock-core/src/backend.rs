@@ -113,6 +113,7 @@ pub fn deadline(sent: BootInstant, ttl: Duration, margin: Duration) -> BootInsta
 
 /// The answer to an acquire.
 #[derive(Clone, PartialEq, Debug)]
+#[must_use = "a grant that nobody takes up stays held until its TTL ends"]
 pub enum Attempt {
     /// It is held now.
     Granted(Grant),
@@ -131,6 +132,7 @@ pub struct Due {
 
 /// The answer to one renewal.
 #[derive(Clone, Debug)]
+#[must_use = "a hold that was not renewed is lost"]
 pub enum Kept {
     /// Held until `sent + ttl − margin`.
     Until {
@@ -170,6 +172,8 @@ pub enum Force {
 
 /// What a forced release found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a lock that nobody held, or that another token held, was not taken away"]
+#[non_exhaustive]
 pub enum Forced {
     /// The lock was taken away.
     Done,
@@ -179,6 +183,7 @@ pub enum Forced {
 
 /// News from a store about a hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Event {
     /// Somebody else began to wait for it.
     Contended(Key),

@@ -51,6 +51,7 @@ impl QueueStatus {
 
 /// Not an error: the lock is held by somebody else.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Busy {
     /// The lock that was asked for.
     pub lock: FullName,

@@ -180,6 +180,56 @@ pub struct Capability {
 }
 
 impl Capability {
+    /// The least that a store can promise; a store names what it does better:
+    ///
+    /// ```
+    /// use distlock_core::capability::{Capability, Family, Fence, Order};
+    ///
+    /// static PROMISES: Capability = Capability {
+    ///     fence: Fence::Durable,
+    ///     order: Order::Fifo,
+    ///     ..Capability::new(Family::Lease, "mine", "mine://HOST", "hosts that reach the server")
+    /// };
+    /// # assert_eq!(PROMISES.store, "mine");
+    /// ```
+    ///
+    /// A field that is added later gets its weakest value here, so that no store promises it by
+    /// accident.
+    #[must_use]
+    pub const fn new(
+        family: Family,
+        store: &'static str,
+        url: &'static str,
+        scope: &'static str,
+    ) -> Self {
+        Self {
+            store,
+            url,
+            scope,
+            family,
+            fence: Fence::Unordered,
+            expiry: Expiry::Ttl,
+            ttl_min: Ttl::MIN.get(),
+            ttl_max: Ttl::MAX.get(),
+            ttl_step: Duration::from_millis(1),
+            restart: Survives::TwoHolders,
+            failover: Survives::TwoHolders,
+            partition: Survives::TwoHolders,
+            order: Order::None,
+            reentry: Reentry::None,
+            shared: false,
+            permits: false,
+            detach: false,
+            force: false,
+            lock_delay: false,
+            wake: WakeUp::Poll,
+            drift_percent: 10,
+            drift_floor: Duration::from_millis(2),
+            wall_witness: true,
+            notes: &[],
+        }
+    }
+
     /// The TTL this store grants for a wish: raised to its minimum, rounded up to its step.
     ///
     /// # Errors

@@ -58,6 +58,7 @@ impl Kind {
 
 /// Whether what was asked for has happened. "Unknown" is never folded into yes or no.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
 pub enum Outcome {
     /// It has not happened and will not.
     NotApplied,

@@ -45,7 +45,6 @@ pub mod memory;
 pub mod mode;
 pub mod name;
 mod observe;
-mod pending;
 pub mod proof;
 pub mod queue;
 pub mod quorum;

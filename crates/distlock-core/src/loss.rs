@@ -74,6 +74,7 @@ impl fmt::Display for LossReason {
 
 /// The lock is not held any more; whatever it protected must stop.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Lost {
     /// The lock.
     pub lock: FullName,

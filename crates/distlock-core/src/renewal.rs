@@ -13,12 +13,12 @@ use tokio::sync::Notify;
 
 use crate::backend::{Backend, Due, Event, Kept};
 use crate::capability::{Expiry, Family};
+use crate::client::Asking;
 use crate::clock::BootInstant;
 use crate::engine;
 use crate::hold::Hold;
 use crate::loss::LossReason;
 use crate::observe::Observer;
-use crate::pending::Asking;
 use crate::reaper::Reaper;
 use crate::renewal_schedule::{Call, Plan, RenewalSchedule};
 use crate::timer::BootTimer;

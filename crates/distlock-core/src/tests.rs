@@ -528,7 +528,7 @@ async fn metrics_count_waits_holds_renewals_and_losses() {
     until("the keeper sleeps", || clock.sleepers() > 0).await;
     clock.advance(TTL / 3);
     until("a renewal moves the deadline", || guard.remaining() > TTL * 2 / 3).await;
-    locks.force("measured", None, Force::Now).await.unwrap();
+    let _ = locks.force("measured", None, Force::Now).await.unwrap();
     guard.lost().await;
     let _ = guard.release().await.unwrap();
     let keys: Vec<_> =
@@ -605,7 +605,7 @@ async fn traces_tell_acquire_wait_grant_renewal_loss_and_release() {
     until("the keeper sleeps", || s.clock.sleepers() > 0).await;
     s.clock.advance(TTL / 3);
     until("a renewal", || second.remaining() > TTL * 2 / 3).await;
-    s.locks.force("traced", None, Force::Now).await.unwrap();
+    let _ = s.locks.force("traced", None, Force::Now).await.unwrap();
     second.lost().await;
     let heard = HEARD.0.lock().unwrap().clone();
     for expected in ["span acquire", "waiting", "granted", "ended", "renewed", "lost"] {

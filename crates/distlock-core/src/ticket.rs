@@ -16,6 +16,7 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.'
 /// One very hold: name, request, token and store. Whoever has it can renew and release the hold,
 /// so treat it as you would the lock itself. Prints and parses; safe in a shell without quotes.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Ticket {
     /// The lock.
     pub lock: FullName,

@@ -4,7 +4,8 @@ use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-use distlock::{Clock, Error, Kind as ErrorKind, engine};
+use distlock::backend::{Clock, engine};
+use distlock::{Error, Kind as ErrorKind};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;

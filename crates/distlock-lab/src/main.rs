@@ -21,7 +21,8 @@ use std::process::ExitCode;
 
 use args::Args;
 use clap::Parser;
-use distlock::{Error, engine};
+use distlock::Error;
+use distlock::backend::engine;
 use distlock_lab::record::{self, Record, Run, Verdict};
 use distlock_testkit::as_child_of;
 use tokio::signal::unix::{SignalKind, signal};

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use distlock::Error;
+use distlock::backend::Clock;
 use distlock::capability::Family;
-use distlock::{Clock, Error};
 use distlock_lab::record::Kind;
 use distlock_testkit::ProxiedRoute;
 

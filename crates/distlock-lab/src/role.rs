@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::client::PATIENCE;
-use distlock::backend::Fut;
-use distlock::{Busy, Clock, Error, Force, Guard, Held, Lock, Locks, Owner, Released};
+use distlock::backend::{Clock, Fut};
+use distlock::{Busy, Error, Force, Guard, Held, Lock, Locks, Owner, Released};
 use distlock_testkit::history::{Note, Recorder, What};
 use distlock_testkit::{Resource, Stage, say, task};
 use tokio::sync::watch;

@@ -4,7 +4,8 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::time::Duration;
 
-use distlock::{Clock, Error};
+use distlock::Error;
+use distlock::backend::Clock;
 use futures_util::FutureExt;
 
 use crate::checkers::{self, Window};

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use distlock::backend::{BootInstant, Clock};
 use distlock::capability::{Family, Survives};
-use distlock::{BootInstant, Clock, Error, Token};
+use distlock::{Error, Token};
 use distlock_testkit::history::Recorder;
 use distlock_testkit::{Child, ProxiedRoute, Resource};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use distlock::Clock;
+use distlock::backend::Clock;
 use distlock_lab::record::{Expect, Kind, Record, Verdict};
 use rustix::process::{Pid, Signal, kill_process};
 

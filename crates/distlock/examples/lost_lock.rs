@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use distlock::{Clock, Error, Force, Kind};
+use distlock::{Error, Force, Kind};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Error> {
         .run(async |held| {
             println!("working with token {}", held.token());
             let _ = operator.force("report", Some(held.token()), Force::Revoke).await;
-            Clock::system().sleep(Duration::from_secs(3600)).await; // dropped at the loss
+            std::future::pending::<()>().await; // dropped at the loss
         })
         .await;
     match done {

@@ -38,15 +38,6 @@ pub async fn connect_default() -> Result<Locks, Error> {
     Options::default().connect_default().await
 }
 
-/// Like [`connect`], for code without a runtime.
-///
-/// # Errors
-/// As [`connect`].
-pub fn connect_blocking(url: impl AsRef<str>) -> Result<distlock_core::blocking::Locks, Error> {
-    let url = url.as_ref().to_owned();
-    distlock_core::engine::block_on(async move { connect(url).await }).map(Into::into)
-}
-
 /// Connecting with options: `Locks::options().namespace("shop").connect(url)`.
 pub trait Connect: Sized {
     /// Like [`connect`], with these options. What the URL says (`?namespace=`, `?require=`) counts
@@ -205,7 +196,7 @@ pub fn schema(store: &str, name: Option<&str>) -> Result<String, Error> {
     }
 }
 
-/// What every store of this build promises: the README's table is made from it.
+/// What every store of this build promises: the tables of stores in the docs are made from it.
 #[must_use]
 pub fn stores() -> Vec<Capability> {
     STORES.iter().flat_map(Entry::promises).collect()

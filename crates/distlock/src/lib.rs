@@ -10,23 +10,39 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`connect`] takes a URL, [`connect_default`] the one of the environment or the embedded
-//! default. [`Locks::lock`] names a lock, [`Lock`] says how it is wanted, [`Guard`] is the lock
-//! held. [`blocking`] is the same for code without a runtime. With the feature `fence` (and one a
-//! resource, such as `fence-postgres`) `distlock::fence` has what belongs at the resource.
+//! | I want to … | start at |
+//! |---|---|
+//! | connect to a store | [`connect`], [`connect_default`]; with options [`Locks::options`] and [`Connect`] |
+//! | take a lock | [`Locks::lock`], then the methods of [`Lock`]; the held lock is a [`Guard`] |
+//! | learn of a loss | [`Held::lost`], [`Held::check`], [`LossReason`] |
+//! | see and break locks | [`Locks::list`], [`Locks::show`], [`Locks::force`] |
+//! | know what a store promises | [`Locks::capability`], [`stores`], [`capability`] |
+//! | do all this without a runtime | [`blocking`] |
+//! | check the token at the resource | `distlock::fence`, with the feature `fence` and one a resource, such as `fence-postgres` |
+//! | write a store | [`backend`] |
 
+pub mod backend;
+pub mod blocking;
 mod connect;
 mod registry;
 
-pub use connect::{Connect, connect, connect_blocking, connect_default, schema, stores};
-pub use distlock_core::*;
+pub use connect::{Connect, connect, connect_default, schema, stores};
+#[doc(inline)]
+pub use distlock_core::{
+    Busy, Capability, Closed, Error, Fence, Force, Forced, FullName, Guard, Held, HoldInfo, Holder,
+    Human, Kind, Label, Lock, LockInfo, Locks, LossReason, Lost, Mode, Name, Namespace, Options,
+    Outcome, Owner, Proof, QueueStatus, Released, ReqId, Ticket, Token, Ttl, WaiterInfo,
+};
 #[cfg(feature = "fence")]
+#[doc(inline)]
 pub use distlock_fence as fence;
 
-/// The same locks for code without a runtime; fine inside one, too.
-pub mod blocking {
-    pub use crate::connect::connect_blocking as connect;
-    pub use distlock_core::blocking::*;
+/// The values that a [`Capability`] is made of.
+pub mod capability {
+    #[doc(inline)]
+    pub use distlock_core::capability::{
+        Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
+    };
 }
 
 /// The code in the README and in the task pages compiles and runs.

@@ -13,17 +13,62 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The table of stores, from their capabilities.
-fn table() -> String {
+/// The README's table of stores: what one chooses a store by.
+fn short_table() -> String {
+    let mut lines = vec![
+        "| store | URL | who excludes whom | fence | locks after a restart / failover | order, modes |"
+            .to_owned(),
+        "|---|---|---|---|---|---|".to_owned(),
+    ];
+    lines.extend(distlock::stores().iter().map(short_row));
+    lines.join("\n")
+}
+
+fn short_row(c: &Capability) -> String {
+    let after = |event| match event {
+        Survives::Yes => "stay",
+        Survives::Ends => "end",
+        Survives::TwoHolders => "two holders",
+        Survives::NotApplicable => "–",
+    };
+    let order = match c.order {
+        Order::Fifo => "in order",
+        Order::Bounded => "bounded bypass",
+        Order::None => "no order",
+    };
+    let modes = if c.shared && c.permits { "all modes" } else { modes(c) };
+    format!(
+        "| [{}](docs/stores/{}.md) | `{}` | {} | {} | {} / {} | {order} · {modes} |",
+        c.store,
+        page_of(c.store),
+        c.url.replace('|', "\\|"),
+        c.scope,
+        c.fence,
+        after(c.restart),
+        after(c.failover),
+    )
+}
+
+/// The table of `docs/stores/`: everything that a capability says in a word.
+fn full_table() -> String {
     let mut lines = vec![
         "| store | URL | who excludes whom | fence | a silent holder's lock ends | restart | failover | order | re-entry | modes | detach | break | wake-up |".to_owned(),
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|".to_owned(),
     ];
-    lines.extend(distlock::stores().iter().map(row));
+    lines.extend(distlock::stores().iter().map(full_row));
     lines.join("\n")
 }
 
-fn row(c: &Capability) -> String {
+fn modes(c: &Capability) -> &'static str {
+    match (c.shared, c.permits) {
+        (true, true) => "exclusive, shared, permits",
+        (true, false) => "exclusive, shared",
+        (false, true) => "exclusive, permits",
+        (false, false) => "exclusive",
+    }
+}
+
+fn full_row(c: &Capability) -> String {
     let yes = |b: bool| if b { "yes" } else { "no" };
     let ends = match c.expiry {
         Expiry::Ttl => "after its TTL",
@@ -46,43 +91,58 @@ fn row(c: &Capability) -> String {
         Reentry::Client => "in one client",
         Reentry::None => "no",
     };
-    let modes = match (c.shared, c.permits) {
-        (true, true) => "exclusive, shared, permits",
-        (true, false) => "exclusive, shared",
-        (false, true) => "exclusive, permits",
-        (false, false) => "exclusive",
-    };
     let wake = match c.wake {
         WakeUp::Push => "push",
         WakeUp::Poll => "poll",
     };
     format!(
-        "| {} | `{}` | {} | {} | {ends} | {restart} | {failover} | {order} | {reentry} | {modes} | {} | {} | {wake} |",
+        "| [{}]({}.md) | `{}` | {} | {} | {ends} | {restart} | {failover} | {order} | {reentry} | {} | {} | {} | {wake} |",
         c.store,
+        page_of(c.store),
         c.url.replace('|', "\\|"),
         c.scope,
         c.fence,
+        modes(c),
         yes(c.detach),
         yes(c.force),
     )
 }
 
-#[test]
-fn the_readmes_table_of_stores_is_what_the_code_promises() {
-    let path = root().join("README.md");
+/// Compares a page's part between the markers `stores` with a table, or writes it.
+fn holds_table(page: &str, table: &str) {
+    let path = root().join(page);
     let text = read(&path);
     let (before, rest) = text.split_once("<!-- stores:").expect("a marker before the table");
     let (marker, rest) = rest.split_once("-->\n").expect("the marker's end");
     let (inside, after) = rest.split_once("<!-- /stores -->").expect("a marker after the table");
-    let table = format!("{}\n", table());
+    let table = format!("{table}\n");
     if std::env::var_os("DISTLOCK_BLESS").is_some() {
-        fs::write(
-            &path,
-            format!("{before}<!-- stores:{marker}-->\n{table}<!-- /stores -->{after}"),
-        )
-        .unwrap();
+        let text = format!("{before}<!-- stores:{marker}-->\n{table}<!-- /stores -->{after}");
+        fs::write(&path, text).expect("the page is written");
     } else {
-        assert_eq!(inside, table, "run with DISTLOCK_BLESS=1 to write it anew");
+        assert_eq!(inside, table, "{page}: run with DISTLOCK_BLESS=1 to write it anew");
+    }
+}
+
+#[test]
+fn the_tables_of_stores_are_what_the_code_promises() {
+    holds_table("README.md", &short_table());
+    holds_table("docs/stores/README.md", &full_table());
+}
+
+/// The stores named in a picture are those of the code: by the first word, without algorithms.
+#[test]
+fn the_readmes_picture_shows_every_store_and_family() {
+    let readme = read(&root().join("README.md"));
+    let (_, rest) = readme.split_once("## How it is put together").expect("the picture's heading");
+    let (_, rest) = rest.split_once("```text").expect("the picture");
+    let (picture, _) = rest.split_once("```").expect("the picture's end");
+    for store in distlock::stores() {
+        let name = store.store.split([' ', '+']).next().unwrap_or_default();
+        assert!(picture.contains(name), "{name} is not in the picture");
+    }
+    for part in ["LeaseDriver", "QueueDriver", "SessionDriver", "QuorumDriver", "dyn Backend"] {
+        assert!(picture.contains(part), "{part} is not in the picture");
     }
 }
 

@@ -19,7 +19,7 @@ async fn every_item_ends_by_itself() {
     let short = locks.lock("lingering").ttl(LONG).min_hold(minute).await.unwrap();
     let _ = short.release().await.unwrap();
     let revoked = take(&locks, "revoked").await;
-    locks.force("revoked", None, distlock_core::Force::Revoke).await.unwrap();
+    let _ = locks.force("revoked", None, distlock_core::Force::Revoke).await.unwrap();
     let dump = raw(server.addr(), "lru_crawler metadump hash\r\n", "END\r\n").await;
     let items: Vec<&str> = dump.lines().filter(|l| l.starts_with("key=dl1")).collect();
     assert_eq!(items.len(), 7, "three locks and four fences: {items:?}");

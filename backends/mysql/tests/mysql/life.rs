@@ -342,7 +342,7 @@ fn revoked() {
         let held = take(&one, "a", LONG).await;
         // Renewed in minutes only: what tells it sooner is the bell.
         until("a doorbell", async || !doorbells(&server).is_empty()).await;
-        other.force("a", None, Force::Revoke).await.unwrap();
+        let _ = other.force("a", None, Force::Revoke).await.unwrap();
         soon("it is told", held.lost()).await;
     });
 }

@@ -38,7 +38,7 @@ fn killed() {
             let clock = Clock::held(); // its wall is behind: only the file can know
             let store = open(&dir, &clock).await;
             let ask = ask("stream");
-            store.force(&lock("stream"), None, distlock_core::Force::Now).await.unwrap();
+            let _ = store.force(&lock("stream"), None, distlock_core::Force::Now).await.unwrap();
             let token = take(&store, &ask).await;
             assert!(token > highest, "{token} after {highest}");
             highest = token;

@@ -80,7 +80,7 @@ fn not_there() {
         let lines = store.lines(&distlock_core::info::Query::Name(crate::kit::full("a"))).await;
         let (lock, line) = lines.unwrap().remove(0);
         other.delete(&format!("{}/{}", site.node("a"), line.entries[1].spot), None).await.unwrap();
-        store.oust(&lock, &line.entries[2], Force::Revoke).await.unwrap();
+        let _ = store.oust(&lock, &line.entries[2], Force::Revoke).await.unwrap();
         leave(&store, &all[0]).await;
         assert!(matches!(asks(&store, &all[1]).await.1, Some(Proven::Lost(LossReason::Gone))));
         assert!(matches!(asks(&store, &all[2]).await.1, Some(Proven::Lost(LossReason::Revoked))));

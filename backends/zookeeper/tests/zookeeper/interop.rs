@@ -110,7 +110,7 @@ fn proof() {
         let proof = second.proof().unwrap();
         assert_eq!(write(&proof).await, Ok(()));
         // Taken away by an operator, it proves nothing any more, though the entry is still there.
-        locks.force("a", None, Force::Revoke).await.unwrap();
+        let _ = locks.force("a", None, Force::Revoke).await.unwrap();
         assert_eq!(write(&proof).await, Err(Zk::BadVersion));
     });
 }
@@ -121,12 +121,12 @@ fn revoked() {
         let (locks, look) = (site.client(server()).await, site.client(server()).await);
         // Its TTL is long: it cannot be its renewal that finds out.
         let held = take(&locks, "a", LONG).await;
-        look.force("a", Some(held.token()), Force::Revoke).await.unwrap();
+        let _ = look.force("a", Some(held.token()), Force::Revoke).await.unwrap();
         assert_eq!(soon("it is told", held.lost()).await.why, LossReason::Revoked);
         drop(held);
         crowd_of(&look, "a", 0).await;
         let held = take(&locks, "a", LONG).await;
-        look.force("a", None, Force::Now).await.unwrap();
+        let _ = look.force("a", None, Force::Now).await.unwrap();
         assert_eq!(soon("it is told", held.lost()).await.why, LossReason::Gone);
         until("free", async || look.show("a").await.unwrap().is_none()).await;
     });

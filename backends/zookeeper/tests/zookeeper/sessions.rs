@@ -229,7 +229,7 @@ fn proved() {
         let lines = store.lines(&distlock_core::info::Query::Name(crate::kit::full("a"))).await;
         let (lock, line) = lines.unwrap().remove(0);
         assert!(line.entries.iter().all(|e| e.mode == Mode::Exclusive && !e.revoked));
-        store.oust(&lock, &line.entries[0], Force::Revoke).await.unwrap();
+        let _ = store.oust(&lock, &line.entries[0], Force::Revoke).await.unwrap();
         let path = format!("{}/{}", site.node("a"), line.entries[1].spot);
         other.delete(&path, None).await.unwrap();
         let proven = async |i: usize| store.prove(&places[i].0, &places[i].1).await.unwrap();

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use distlock::{Clock, Error, Guard, Kind, Locks};
+use distlock::backend::Clock;
+use distlock::{Error, Guard, Kind, Locks};
 use tokio::sync::mpsc;
 
 use super::{Figure, Point, Subject, fail};

@@ -4,7 +4,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use distlock::{Error, engine};
+use distlock::Error;
+use distlock::backend::engine;
 use http::uri::PathAndQuery;
 use prost::Message;
 use tonic::client::Grpc;

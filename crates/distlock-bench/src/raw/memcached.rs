@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
 
-use distlock::{Error, engine};
+use distlock::Error;
+use distlock::backend::engine;
 use tokio::sync::oneshot;
 
 use super::fail;

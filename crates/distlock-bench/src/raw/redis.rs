@@ -5,7 +5,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use distlock::{Error, engine};
+use distlock::Error;
+use distlock::backend::engine;
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, RedisConnectionInfo};

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock::{Clock, Error};
+use distlock::Error;
+use distlock::backend::Clock;
 use distlock_sql::{ConnectionWorker, Opens, Trouble};
 use sqlx::postgres::{PgAdvisoryLock, PgAdvisoryLockKey};
 use sqlx::{Connection, Executor, MySqlConnection, PgConnection};

@@ -4,7 +4,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use distlock::{Error, Kind, engine};
+use distlock::backend::engine;
+use distlock::{Error, Kind};
 use tokio::sync::oneshot;
 use zookeeper_client::{Acls, Client, CreateMode};
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use distlock::{Clock, Owner, Released};
+use distlock::backend::Clock;
+use distlock::{Owner, Released};
 use serde_json::{Map, Value, json};
 
 use crate::args::Everywhere;

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use distlock::backend::{BootInstant, Clock};
 use distlock::capability::Expiry;
-use distlock::{BootInstant, Clock, Guard, Label, Name, Released, Ttl};
+use distlock::{Guard, Label, Name, Released, Ttl};
 use rustix::process::{Signal, getpgrp, kill_process_group};
 
 use crate::args::{Everywhere, Run};

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use distlock::{Clock, HoldInfo, LockInfo, Locks, Name, Token};
+use distlock::backend::Clock;
+use distlock::{HoldInfo, LockInfo, Locks, Name, Token};
 use serde_json::{Value, json};
 
 use crate::args::{Everywhere, Watch};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock::Clock;
+use distlock::backend::Clock;
 
 use crate::scene::{Scene, timed, usually};
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-use distlock::Clock;
+use distlock::backend::Clock;
 use distlock_testkit::Stopwatch;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;

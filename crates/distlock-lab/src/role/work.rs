@@ -4,8 +4,9 @@ use std::str::SplitWhitespace;
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock::backend::Clock;
 use distlock::capability::Reentry;
-use distlock::{Clock, Guard, Owner};
+use distlock::{Guard, Owner};
 use distlock_testkit::history::{Note, What};
 use distlock_testkit::{Resource, say, task};
 

@@ -87,7 +87,7 @@ async fn told(scene: &mut Scene) -> Told {
     scene.takes(B, &lock).await?;
     scene.writes(B, &lock, true).await?;
     let answer = scene.clients[A].answer(lost);
-    let why = distlock::Clock::system().timeout(scene.ttl * 3, answer).await;
+    let why = distlock::backend::Clock::system().timeout(scene.ttl * 3, answer).await;
     if why.is_none() {
         scene.finds("C2", "the first holder was never told that it lost its lock");
     }

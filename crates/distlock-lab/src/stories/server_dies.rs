@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock::Clock;
+use distlock::backend::Clock;
 use distlock::capability::Family;
 
 use super::{Act, Expected, Story, story};

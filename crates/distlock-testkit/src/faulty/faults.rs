@@ -10,7 +10,7 @@ use distlock_core::lease::{Class, LeaseStore, Move};
 use distlock_core::memory::Memory;
 use distlock_core::state::Reply;
 use distlock_core::{
-    Busy, Error, FullName, Kind, Label, Mode, Name, Owner, Patience, QueueStatus, ReqId, Token,
+    Error, FullName, Kind, Label, Mode, Name, Owner, Patience, QueueStatus, ReqId, Token,
 };
 use tokio::sync::watch;
 
@@ -155,11 +155,11 @@ impl Faults {
     /// next renewal finds out. Returns the thief's token, which is higher than the victim's.
     ///
     /// # Errors
-    /// Busy, when somebody stood in line and got the lock before the thief.
+    /// The queue's status, when somebody stood in line and got the lock before the thief.
     ///
     /// # Panics
     /// When it is not a name.
-    pub async fn steal(&self, name: &str, ttl: Duration) -> Result<Token, Busy> {
+    pub async fn steal(&self, name: &str, ttl: Duration) -> Result<Token, QueueStatus> {
         self.lose(name).await;
         let ask = Ask {
             lock: self.full(name),
@@ -173,13 +173,11 @@ impl Faults {
             label: Label::new("a thief"),
             block: NonZeroU32::MIN,
         };
-        let lock = ask.lock.clone();
         match self.0.memory.play_one(Class::Caller, Move::Acquire(Arc::new(ask), None)).await {
             Ok(Reply::Granted { token, .. }) => Ok(token),
             Ok(Reply::Busy { ahead, why }) => {
                 let ahead = Some(ahead);
-                let status = QueueStatus { holder: why.holder, ahead, left: why.left, note: None };
-                Err(Busy { lock, status, waited: Duration::ZERO })
+                Err(QueueStatus { holder: why.holder, ahead, left: why.left, note: None })
             }
             other => unreachable!("memory answers a try with granted or busy: {other:?}"),
         }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use distlock::{Clock, Connect, Locks};
+use distlock::backend::Clock;
+use distlock::{Connect, Locks};
 use tokio::task::JoinSet;
 
 use crate::shop::{Shop, Trouble};
