@@ -1,9 +1,9 @@
 //! Batching: acquires and releases of many tasks in one script call.
 //!
-//! 1. While few calls are under way, a move is sent by itself, from its own task: a lone caller never
-//!    waits.
-//! 2. Otherwise it is queued. A few batches are under way at a time; what is queued meanwhile goes
-//!    with the next one.
+//! 1. While few calls and no batch are under way, a move is sent by itself, from its own task: a lone
+//!    caller never waits.
+//! 2. Otherwise it is queued. Two batches are under way at a time; what is queued meanwhile goes with
+//!    the next one.
 //! 3. A batch runs the fast path of each of its moves: one entry into the server, one reading of its
 //!    clock. A move for which that is not enough is not applied, and its task sends it by itself.
 //! 4. Batches are sent and answered on the library's thread, so that a task which is not polled holds
@@ -24,8 +24,9 @@ use crate::wire::Fault;
 
 /// Max calls under way that are sent by their own tasks.
 const ALONE: usize = 4;
-/// Max batches under way.
-const FLIGHTS: usize = 4;
+/// Max batches under way: one at the server, one on its way. More make each smaller, and every call
+/// has its price at both ends.
+const FLIGHTS: usize = 2;
 /// Max moves in a batch.
 const BATCH: usize = 64;
 
@@ -96,10 +97,11 @@ impl Combiner {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leave to send a move by itself, if few calls are under way.
+    /// Leave to send a move by itself, if few calls and no batch are under way: single calls beside
+    /// batches would only make those smaller.
     pub(crate) fn alone(&self) -> Option<Alone<'_>> {
         let mut state = self.state();
-        if state.alone >= ALONE || !state.queue.is_empty() {
+        if state.alone >= ALONE || state.flights > 0 || !state.queue.is_empty() {
             return None;
         }
         state.alone += 1;

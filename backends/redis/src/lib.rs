@@ -7,6 +7,7 @@ mod cluster;
 mod combiner;
 #[cfg(test)]
 mod differential;
+mod driver;
 mod errors;
 mod keys;
 mod link;

@@ -1,16 +1,22 @@
 //! One connection: bounded calls out, wake-ups in, on the same socket.
 
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use distlock_core::{BootInstant, Clock, Error, engine};
+use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
-use tokio_util::sync::CancellationToken;
+use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, Value};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::address::{Address, Entry};
 use crate::call::Call;
+use crate::driver::Driver;
 use crate::errors;
 
 /// Hears what a server tells without being asked; `None` once the connection has ended.
@@ -59,7 +65,8 @@ impl Fault {
     }
 }
 
-/// A connection. It is driven on the library's thread, and usable from any.
+/// A connection, usable from any thread. It is driven on the library's thread; a call that is the only
+/// one unanswered is written on its caller's thread.
 ///
 /// Calls have no timers of their own: setting one for each call costs as much as the call. Answers
 /// come in the order of the calls, so one look at the whole connection from time to time tells
@@ -74,6 +81,10 @@ pub(crate) struct Wire {
 /// The calls of a connection.
 struct Calls {
     connection: MultiplexedConnection,
+    /// Writes on the caller's thread; none with TLS.
+    driver: Option<Arc<Driver>>,
+    /// Ends the driver.
+    _needed: DropGuard,
     under_way: AtomicU64,
     /// When the last answer came, in nanoseconds since boot.
     heard: AtomicU64,
@@ -88,13 +99,15 @@ struct Calls {
 /// One call under way.
 struct UnderWay<'a> {
     calls: &'a Calls,
+    /// No other was unanswered when it began.
+    alone: bool,
     ended: bool,
 }
 
 impl<'a> UnderWay<'a> {
     fn new(calls: &'a Calls) -> Self {
-        calls.under_way.fetch_add(1, Ordering::AcqRel);
-        Self { calls, ended: false }
+        let alone = calls.under_way.fetch_add(1, Ordering::AcqRel) == 0;
+        Self { calls, alone, ended: false }
     }
 }
 
@@ -163,13 +176,19 @@ impl Wire {
             config = config.set_push_sender(sender(over.clone(), hears));
         }
         let client = entry.client(address)?;
-        let opening = client.get_multiplexed_async_connection_with_config(&config);
+        let opening = connect(&client, address, entry.tls.is_some(), config);
         match clock.timeout(timeout, opening).await {
-            Some(Ok(connection)) => {
+            Some(Ok((connection, driver))) => {
+                let unneeded = CancellationToken::new();
+                if let Some(driver) = &driver {
+                    engine::spawn(driver.clone().drive(unneeded.clone()));
+                }
+                let _needed = unneeded.drop_guard();
                 let (under_way, heard) = (AtomicU64::new(0), clock.now().as_nanos().into());
                 let stuck = CancellationToken::new();
                 let doubted = AtomicBool::new(false);
-                let calls = Arc::new(Calls { connection, under_way, heard, stuck, doubted });
+                let calls = Calls { connection, driver, _needed, under_way, heard, stuck, doubted };
+                let calls = Arc::new(calls);
                 engine::spawn(watch(Arc::downgrade(&calls), clock.clone(), timeout));
                 Ok(Self { clock: clock.clone(), timeout, over, calls })
             }
@@ -200,13 +219,13 @@ impl Wire {
 
     /// Sends one command.
     pub(crate) async fn send(&self, cmd: &Cmd) -> Result<Value, Fault> {
-        // In boxes, because what the crate makes of it is large.
-        let call = async {
+        // In a box, because what the crate makes of it is large.
+        let call = Box::pin(async {
             // A handle of its own: the crate wants it mutable, and a clone is two counters.
             let mut connection = self.calls.connection.clone();
-            Box::pin(connection.send_packed_command(cmd)).await?.extract_error()
-        };
-        self.bounded(Box::pin(call)).await
+            connection.send_packed_command(cmd).await?.extract_error()
+        });
+        self.bounded(call).await
     }
 
     /// Sends a command that an ASK redirection leads here, after the word that admits it.
@@ -215,7 +234,8 @@ impl Wire {
         both.cmd("ASKING").ignore().add_command(cmd);
         let mut connection = self.calls.connection.clone();
         let call = Box::pin(connection.send_packed_commands(&both, 0, 2));
-        self.bounded(async { call.await?.pop().unwrap_or_default().extract_error() }).await
+        let call = async { call.await?.pop().unwrap_or_default().extract_error() };
+        self.bounded(Box::pin(call)).await
     }
 
     /// Runs a script: by its hash, and with its text if the server has not seen it.
@@ -239,14 +259,21 @@ impl Wire {
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Fault> {
         let mut connection = self.calls.connection.clone();
         let call = connection.subscribe(channel);
-        self.bounded(call).await
+        self.bounded(Box::pin(call)).await
     }
 
     async fn bounded<T>(
         &self,
-        call: impl Future<Output = Result<T, RedisError>>,
+        mut call: Pin<Box<impl Future<Output = Result<T, RedisError>>>>,
     ) -> Result<T, Fault> {
         let mut under_way = UnderWay::new(&self.calls);
+        // While others are unanswered the library's thread writes: several calls in one write.
+        let mut writes = under_way.alone && !engine::on_library_thread();
+        let call = poll_fn(|cx| match &self.calls.driver {
+            // Its first poll enqueues it.
+            Some(driver) if std::mem::take(&mut writes) => driver.write(|| call.as_mut().poll(cx)),
+            _ => call.as_mut().poll(cx),
+        });
         let answer = tokio::select! {
             biased;
             answer = call => {
@@ -257,6 +284,45 @@ impl Wire {
         };
         under_way.ended = true;
         answer
+    }
+}
+
+/// Opens a connection, with its driver to be run. A TLS connection is the crate's own, and driven by a
+/// task of the crate: only the crate can make its stream.
+async fn connect(
+    client: &Client,
+    address: &Address,
+    tls: bool,
+    config: AsyncConnectionConfig,
+) -> Result<(MultiplexedConnection, Option<Arc<Driver>>), RedisError> {
+    let login = client.get_connection_info().redis_settings();
+    match address {
+        _ if tls => {
+            let opening = client.get_multiplexed_async_connection_with_config(&config);
+            Ok((opening.await?, None))
+        }
+        Address::Tcp { host, port } => {
+            // All addresses of the host at once: one that does not answer must not use up the time.
+            let opening: Vec<_> = lookup_host((host.as_str(), *port))
+                .await?
+                .map(|at| Box::pin(TcpStream::connect(at)))
+                .collect();
+            if opening.is_empty() {
+                return Err(io::Error::other("the host has no address").into());
+            }
+            let (stream, _) = select_ok(opening).await?;
+            // Small calls, several under way: without it one waits for the answer to another.
+            stream.set_nodelay(true)?;
+            let opening = MultiplexedConnection::new_with_config(login, stream, config);
+            let (connection, run) = opening.await?;
+            Ok((connection, Some(Driver::new(run))))
+        }
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path).await?;
+            let opening = MultiplexedConnection::new_with_config(login, stream, config);
+            let (connection, run) = opening.await?;
+            Ok((connection, Some(Driver::new(run))))
+        }
     }
 }
 

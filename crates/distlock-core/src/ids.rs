@@ -111,7 +111,12 @@ impl Owner {
     #[must_use]
     #[allow(clippy::new_without_default)] // each call is another owner: not what Default means
     pub fn new() -> Self {
-        Self(ReqId(random()).to_string().into())
+        Self::of(&ReqId::random())
+    }
+
+    /// The owner of a request that names none: nobody else's, and without more random bits.
+    pub(crate) fn of(req: &ReqId) -> Self {
+        Self(req.to_string().into())
     }
 
     /// An owner of a chosen name, for several processes that are one owner by agreement.

@@ -312,10 +312,11 @@ impl Spec {
                     .with_hint("at most 24h"));
             }
         }
+        let req = ReqId::random();
         Ok(Ask {
             lock: self.client.full(self.name.clone()?),
-            req: ReqId::random(),
-            owner: self.owner.clone().unwrap_or_else(Owner::new),
+            req,
+            owner: self.owner.clone().unwrap_or_else(|| Owner::of(&req)),
             mode: self.mode,
             ttl: capability.grantable(ttl)?,
             patience,

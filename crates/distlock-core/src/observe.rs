@@ -10,54 +10,113 @@
 //! | `distlock_waiting` | gauge | store |
 //!
 //! The lock's name is a label only when asked for: names are many, and each would be a series.
+//!
+//! Keys with their labels are built once a client. Handles are not cached: a recorder may be installed
+//! late or for one thread only, and a cached handle would go on writing to the recorder before it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::{Label, counter, gauge, histogram};
+use metrics::{Key, Label, Level, Metadata, with_recorder};
 
 use crate::name::FullName;
 
+static METADATA: Metadata<'static> =
+    Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+
 /// Where the numbers of one client go.
 #[derive(Clone, Debug)]
-pub(crate) struct Observer {
+pub(crate) struct Observer(Arc<Series>);
+
+#[derive(Debug)]
+struct Series {
     store: &'static str,
     by_lock: bool,
+    held: Key,
+    waiting: Key,
+    wait_seconds: Outcomes,
+    hold_seconds: Outcomes,
+    renew_seconds: Outcomes,
+}
+
+/// One metric's keys, by outcome.
+#[derive(Debug)]
+struct Outcomes {
+    metric: &'static str,
+    keys: Vec<(&'static str, Key)>,
+}
+
+impl Outcomes {
+    fn new(store: &'static str, metric: &'static str, outcomes: &[&'static str]) -> Self {
+        let key = |outcome: &&'static str| (*outcome, key(store, metric, Some(outcome), None));
+        Self { metric, keys: outcomes.iter().map(key).collect() }
+    }
+}
+
+fn key(
+    store: &'static str,
+    metric: &'static str,
+    outcome: Option<&'static str>,
+    lock: Option<&FullName>,
+) -> Key {
+    let mut labels = vec![Label::from_static_parts("store", store)];
+    labels.extend(outcome.map(|o| Label::from_static_parts("outcome", o)));
+    labels.extend(lock.map(|l| Label::new("lock", l.to_string())));
+    Key::from_parts(metric, labels)
 }
 
 impl Observer {
     pub(crate) fn new(store: &'static str, by_lock: bool) -> Self {
-        Self { store, by_lock }
+        let outcomes = |metric, all: &[_]| Outcomes::new(store, metric, all);
+        Self(Arc::new(Series {
+            store,
+            by_lock,
+            held: key(store, "distlock_held", None, None),
+            waiting: key(store, "distlock_waiting", None, None),
+            wait_seconds: outcomes(
+                "distlock_wait_seconds",
+                &["granted", "busy", "error", "dropped"],
+            ),
+            hold_seconds: outcomes(
+                "distlock_hold_seconds",
+                &["released", "lost", "detached", "unknown"],
+            ),
+            renew_seconds: outcomes("distlock_renew_seconds", &["kept", "lost", "unknown"]),
+        }))
     }
 
-    fn labels(&self, lock: Option<&FullName>, outcome: Option<&'static str>) -> Vec<Label> {
-        let mut labels = vec![Label::from_static_parts("store", self.store)];
-        labels.extend(outcome.map(|o| Label::from_static_parts("outcome", o)));
-        let lock = lock.filter(|_| self.by_lock);
-        labels.extend(lock.map(|l| Label::new("lock", l.to_string())));
-        labels
+    fn record(&self, series: &Outcomes, lock: &FullName, outcome: &'static str, d: Duration) {
+        let Series { store, by_lock, .. } = &*self.0;
+        let record = |key: &Key| with_recorder(|r| r.register_histogram(key, &METADATA).record(d));
+        match series.keys.iter().find(|(known, _)| *known == outcome) {
+            Some((_, key)) if !by_lock => record(key),
+            _ => record(&key(store, series.metric, Some(outcome), by_lock.then_some(lock))),
+        }
     }
 
     pub(crate) fn waited(&self, lock: &FullName, outcome: &'static str, d: Duration) {
-        histogram!("distlock_wait_seconds", self.labels(Some(lock), Some(outcome))).record(d);
+        self.record(&self.0.wait_seconds, lock, outcome, d);
     }
 
     pub(crate) fn held(&self, lock: &FullName, outcome: &'static str, d: Duration) {
-        histogram!("distlock_hold_seconds", self.labels(Some(lock), Some(outcome))).record(d);
+        self.record(&self.0.hold_seconds, lock, outcome, d);
     }
 
     pub(crate) fn renewed(&self, lock: &FullName, outcome: &'static str, d: Duration) {
-        histogram!("distlock_renew_seconds", self.labels(Some(lock), Some(outcome))).record(d);
+        self.record(&self.0.renew_seconds, lock, outcome, d);
     }
 
     pub(crate) fn lost(&self, lock: &FullName, why: &'static str) {
-        counter!("distlock_lost_total", self.labels(Some(lock), Some(why))).increment(1);
+        let Series { store, by_lock, .. } = &*self.0;
+        let key = key(store, "distlock_lost_total", Some(why), by_lock.then_some(lock));
+        with_recorder(|r| r.register_counter(&key, &METADATA).increment(1));
     }
 
     pub(crate) fn holds(&self, change: f64) {
-        gauge!("distlock_held", self.labels(None, None)).increment(change);
+        with_recorder(|r| r.register_gauge(&self.0.held, &METADATA).increment(change));
     }
 
     pub(crate) fn waits(&self, change: f64) {
-        gauge!("distlock_waiting", self.labels(None, None)).increment(change);
+        with_recorder(|r| r.register_gauge(&self.0.waiting, &METADATA).increment(change));
     }
 }
