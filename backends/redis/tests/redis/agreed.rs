@@ -52,7 +52,7 @@ fn resumed() {
             let held = take_for(&locks, "a", ms(4000)).await;
             let mut ticket = held.detach().unwrap();
             ticket.ttl = Duration::from_secs(12 * 3600);
-            let e = locks.resume(&ticket).await.err().expect("a ticket that is refused");
+            let e = locks.resume(&ticket).await.expect_err("a ticket that is refused");
             assert_eq!(e.kind(), Kind::Usage, "{e:?}");
             // The client refuses it; so does the server's script, whoever asks.
             let url = StoreUrl::parse(&format!("redis://{}?{query}", server.addr())).unwrap();
