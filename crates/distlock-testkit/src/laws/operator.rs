@@ -6,7 +6,7 @@ use distlock_core::capability::Order;
 use distlock_core::{Force, Forced, LossReason, Mode, Owner, Released, Token};
 
 use crate::StoreUnderTest;
-use crate::wait::{LONG, all_free, busy, give_back, line_of, soon, take, task};
+use crate::wait::{AGES, LONG, all_free, busy, give_back, line_of, soon, take, task, until_within};
 
 /// A revoked holder is told, and nobody is granted before its lease ends: it may not know yet.
 pub async fn revoking_tells_the_holder_and_waits_out_the_lease(site: &StoreUnderTest) {
@@ -86,9 +86,15 @@ pub async fn inspection_shows_holds_and_waiters(site: &StoreUnderTest) {
             waiting.push(task(async move { lock.await.map(drop) }));
             line_of(&b, &name, i + 1).await;
         }
-        let shown = b.show(&name).await.expect("an answer").expect("it is held");
-        let labels: Vec<_> = shown.waiters.iter().map(|w| w.label.as_str()).collect();
-        assert_eq!(labels, ["waiter 0", "waiter 1", "waiter 2"]);
+        let show = async || b.show(&name).await.expect("an answer").expect("it is held");
+        // A waiter may be seen in a file store's queue before it has written its label.
+        until_within(AGES, "the waiters in order, with their labels", async || {
+            let shown = show().await;
+            let labels = shown.waiters.iter().map(|w| w.label.as_str());
+            labels.eq(["waiter 0", "waiter 1", "waiter 2"])
+        })
+        .await;
+        let shown = show().await;
         assert!(shown.to_string().contains("3 waiting"), "{shown}");
         give_back(guard).await;
         for w in waiting {
