@@ -1,20 +1,20 @@
 //! What the usual case costs the server.
 
-use distlock_core::backend::{Ask, Released};
-use distlock_core::quorum::{Bid, Place, Round, Vote};
-use distlock_core::{Clock, Name, Namespace, Owner, Patience, ReqId, Token};
-use distlock_core::{FullName, Label, Mode};
-use redis::Value;
-use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::Clock;
+use distlock_core::backend::Released;
+use distlock_core::quorum::Vote;
+use redis::Value;
+
 use super::super::{moves, replies};
+use super::limits::{ask, bid};
 use super::scene::Scene;
 use crate::quarantine::Agreed;
 
 /// How many commands the scripts of one cycle may run: take, and give back.
 const MOST: i64 = 12;
+const WAIT: Duration = Duration::from_secs(10);
 
 async fn commands(scene: &mut Scene) -> i64 {
     let info: String =
@@ -40,22 +40,8 @@ async fn a_free_lock_is_one_cheap_step() {
     let clock = Clock::system();
     let mut worst = 0;
     for _ in 0..20 {
-        let lock = FullName { space: Namespace::new("").unwrap(), name: Name::new("a").unwrap() };
-        let ask = Arc::new(Ask {
-            lock,
-            req: ReqId::random(),
-            owner: Owner::new(),
-            mode: Mode::Exclusive,
-            ttl: Duration::from_secs(10),
-            patience: Patience::Forever,
-            min_hold: Duration::ZERO,
-            lock_delay: Duration::ZERO,
-            label: Label::new("x"),
-            block: NonZeroU32::MIN,
-        });
-        let now = clock.wall_micros();
-        let place = Some(Place { ticket: now, wait: Duration::from_secs(10), backed: false });
-        let bid = Bid { ask: ask.clone(), round: Round(1), token: Token::new(now).unwrap(), place };
+        let ask = ask("a", WAIT);
+        let bid = bid(&ask, clock.wall_micros(), Some(WAIT));
         let before = commands(&mut scene).await;
         let taken: Value =
             scene.run(moves::propose(&bid, "via-1", Duration::ZERO, &Agreed::NONE).by_sha()).await;

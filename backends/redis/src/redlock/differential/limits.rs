@@ -16,7 +16,8 @@ use crate::quarantine::Agreed;
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(600);
 
-fn ask(name: &str, ttl: Duration) -> Arc<Ask> {
+/// An exclusive request of a new owner.
+pub(super) fn ask(name: &str, ttl: Duration) -> Arc<Ask> {
     Arc::new(Ask {
         lock: FullName { space: Namespace::default(), name: Name::new(name).unwrap() },
         req: ReqId::random(),
@@ -31,7 +32,8 @@ fn ask(name: &str, ttl: Duration) -> Arc<Ask> {
     })
 }
 
-fn bid(ask: &Arc<Ask>, now: u64, wait: Option<Duration>) -> Bid {
+/// The first bid of a request, with its token and ticket from the clock.
+pub(super) fn bid(ask: &Arc<Ask>, now: u64, wait: Option<Duration>) -> Bid {
     let place = wait.map(|wait| Place { ticket: now, wait, backed: false });
     Bid { ask: ask.clone(), round: Round(1), token: Token::new(now).unwrap(), place }
 }
