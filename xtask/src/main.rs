@@ -68,6 +68,10 @@ enum Chore {
         /// Cost of an operation as waiters, holds and names become many; writes docs/growth.md
         #[arg(long)]
         growth: bool,
+        /// Ours beside other libraries' locks, in several languages; writes docs/benchmarks.md.
+        /// STORE is redis, postgres, etcd, zookeeper or command
+        #[arg(long, conflicts_with_all = ["growth", "json"])]
+        peers: bool,
     },
 }
 
@@ -79,8 +83,8 @@ fn main() -> ExitCode {
         Chore::Mutants { filter } => mutants::run(filter.as_deref()),
         Chore::Size { at } => size::run(at.as_deref()),
         Chore::Lab { args } => lab::run(&args),
-        Chore::Bench { store, json, quick, growth } => {
-            bench::run(store.as_deref(), json, quick, growth)
+        Chore::Bench { store, json, quick, growth, peers } => {
+            bench::run(store.as_deref(), &bench::Options { json, quick, growth, peers })
         }
     };
     match done {

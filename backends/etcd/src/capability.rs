@@ -1,12 +1,8 @@
 //! What the store promises, which depends on the version of the server.
 
-use std::fmt;
 use std::time::Duration;
 
-use distlock_core::Ttl;
-use distlock_core::capability::{
-    Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
-};
+use distlock_core::{Capability, Family, Fence, Order, Reentry, Survives, WakeUp};
 
 /// The version of an etcd server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -42,13 +38,7 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
-    }
-}
-
-/// Where a lease that is being revoked is not kept alive any more.
+/// Where a lease that is being revoked is not kept alive any more: later than [`REVISIONS`].
 const LEASES: [u32; 3] = [38, 23, 5];
 /// Where revisions do not fall after a crash in the midst of a compaction.
 const REVISIONS: [u32; 3] = [32, 14, 0];
@@ -70,15 +60,9 @@ pub fn capability(version: Option<Version>) -> Capability {
     let revisions = version.is_some_and(|v| v.has(REVISIONS));
     let event = if leases { Survives::Yes } else { Survives::TwoHolders };
     Capability {
-        store: "etcd",
-        url: "etcd://H1,H2,H3",
-        scope: "hosts that reach the cluster",
-        family: Family::Queue,
         fence: if revisions { Fence::Durable } else { Fence::Clocked },
-        expiry: Expiry::Ttl,
         // Raised to a server's own minimum, one and a half election timeouts.
         ttl_min: Duration::from_secs(2),
-        ttl_max: Ttl::MAX.get(),
         ttl_step: Duration::from_secs(1),
         restart: Survives::Yes,
         failover: event,
@@ -87,20 +71,21 @@ pub fn capability(version: Option<Version>) -> Capability {
         reentry: Reentry::Client,
         shared: true,
         permits: true,
-        detach: false,
         force: true,
-        lock_delay: false,
         wake: WakeUp::Push,
-        drift_percent: 10,
-        drift_floor: Duration::from_millis(2),
-        wall_witness: true,
         notes: match (leases, revisions) {
-            (true, true) => &[RESTORE, DETACHED],
-            (true, false) => &[OLD_REVISIONS, RESTORE, DETACHED],
+            (true, _) => &[RESTORE, DETACHED],
             (false, true) => &[OLD_LEASES, RESTORE, DETACHED],
             (false, false) => &[OLD_LEASES, OLD_REVISIONS, RESTORE, DETACHED],
         },
+        ..Capability::new(Family::Queue, "etcd", "etcd://H1,H2,H3", "hosts that reach the cluster")
     }
+}
+
+/// What the store promises on current servers; older ones promise less when they are connected to.
+#[must_use]
+pub fn capabilities() -> Vec<Capability> {
+    vec![capability(Some(Version::new(3, 6, 9)))]
 }
 
 #[cfg(test)]

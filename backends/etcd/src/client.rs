@@ -1,38 +1,31 @@
-//! One client: its way to the cluster, its leases, and what it has in all lines.
+//! Client state that all calls share: connection, sessions (leases), own queue entries, batcher and
+//! watches.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use distlock_core::backend::Event;
-use distlock_core::capability::Capability;
-use distlock_core::lease::{EventSink, Wake};
-use distlock_core::queue::Lease;
-use distlock_core::{Clock, ClockReading, Error, Kind, LossReason, ReqId, engine};
-
-use crate::entries::{Entries, Mine};
-use crate::entry_value::Meta;
-use crate::keys;
-use crate::session::Session;
-use crate::txn;
-use crate::wire::calls::{Link, Tries};
-use crate::wire::errors::Fault;
-use crate::wire::keepalive::Beats;
-use crate::wire::proto::{
-    LeaseGrantRequest, LeaseGrantResponse, LeaseKeysRequest, LeaseKeysResponse, LeaseRevokeRequest,
-    LeaseRevokeResponse,
+use distlock_core::{
+    Capability, Clock, ClockReading, Error, Event, EventSink, Kind, Lease, LossReason, Mutex,
+    ReqId, Wake, engine,
 };
-use crate::wire::txn_batcher::TxnBatcher;
+
+use crate::own_requests::{Entries, OwnRequest};
+use crate::wire::proto::{LeaseGrantRequest, LeaseKeysRequest, LeaseRevokeRequest};
 use crate::wire::watches::{News, Watches};
+use crate::{
+    entry::EntryValue, errors::Fault, keys, session::Session, txn, wire::keepalive::KeepAlives,
+    wire::link::Link, wire::txn_batcher::TxnBatcher,
+};
 
 /// The parts that all calls share.
 pub(crate) struct Client {
     pub(crate) link: Arc<Link>,
-    beats: Beats,
-    pub(crate) together: Arc<TxnBatcher>,
+    keepalives: KeepAlives,
+    pub(crate) batcher: Arc<TxnBatcher>,
     pub(crate) watches: Arc<Watches>,
     pub(crate) entries: Entries,
-    /// By TTL in seconds: what new entries are put on.
+    /// By TTL in seconds: the session whose lease new entries use.
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) capability: Capability,
     pub(crate) sink: OnceLock<EventSink>,
@@ -49,8 +42,8 @@ impl Client {
                 }
             };
             Self {
-                beats: Beats::new(link.clone()),
-                together: TxnBatcher::new(link.clone()),
+                keepalives: KeepAlives::new(link.clone()),
+                batcher: TxnBatcher::new(link.clone()),
                 watches: Watches::new(link.clone(), Box::new(listener)),
                 entries: Entries::default(),
                 sessions: Mutex::default(),
@@ -65,12 +58,8 @@ impl Client {
         &self.link.clock
     }
 
-    pub(crate) fn moment(&self) -> ClockReading {
-        self.capability.moment(self.clock())
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, HashMap<u64, Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn reading(&self) -> ClockReading {
+        self.capability.reading(self.clock())
     }
 
     fn tell(&self, wake: Wake) {
@@ -83,17 +72,14 @@ impl Client {
     pub(crate) fn lease(&self, session: &Session) -> Option<Lease> {
         let (sent, ttl) = session.kept()?;
         let lease = Lease { sent, ttl, margin: self.capability.margin(ttl) };
-        (!session.is_over(self.moment())).then_some(lease)
+        (!session.is_over(self.reading())).then_some(lease)
     }
 
     /// The lease for entries of a TTL, made or kept just now if a third of it has passed.
-    pub(crate) async fn session(
-        self: &Arc<Self>,
-        ttl: Duration,
-    ) -> Result<(Arc<Session>, Lease), Error> {
+    pub(crate) async fn session(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Session>, Error> {
         loop {
             let session = {
-                let mut sessions = self.sessions();
+                let mut sessions = self.sessions.lock();
                 let known =
                     sessions.entry(ttl.as_secs()).or_insert_with(|| Session::new(ttl).into());
                 if !known.takes() {
@@ -101,8 +87,8 @@ impl Client {
                 }
                 known.clone()
             };
-            if let Some(lease) = self.touch(&session).await? {
-                return Ok((session, lease));
+            if self.touch(&session).await?.is_some() {
+                return Ok(session);
             }
         }
     }
@@ -112,18 +98,18 @@ impl Client {
         self: &Arc<Self>,
         session: &Arc<Session>,
     ) -> Result<Option<Lease>, Error> {
-        if session.is_fresh(self.moment()) && session.takes() {
+        if session.is_fresh(self.reading()) && session.takes() {
             return Ok(self.lease(session));
         }
         Box::pin(self.refresh(session)).await
     }
 
-    /// On the library's own thread, once for all who need it: whoever began it may be dropped, or
-    /// not run for a while. Each waits for as long as a call may take.
+    /// On the library's own thread, once for all calls that need it: the call that began it may be
+    /// dropped, or not run for a while. Each waits for as long as a call may take.
     async fn refresh(self: &Arc<Self>, session: &Arc<Session>) -> Result<Option<Lease>, Error> {
         let (client, of) = (self.clone(), session.clone());
         let kept = session.flight.join(|| async move {
-            if of.is_fresh(client.moment()) {
+            if of.is_fresh(client.reading()) {
                 return Ok(client.lease(&of));
             }
             match of.kept() {
@@ -136,12 +122,12 @@ impl Client {
     }
 
     async fn grant(&self, session: &Session) -> Result<(), Error> {
-        let sent = self.moment();
+        let sent = self.reading();
         match self.make_lease(session.id, session.ttl()).await? {
             Some(granted) => session.keep(sent, granted),
-            // Made by an earlier call that had no answer, who knows when: a keep-alive tells.
+            // Made by an earlier call that had no answer, at an unknown time: a keep-alive tells.
             None => {
-                let (sent, ttl) = self.beats.beat(session.id, || self.moment()).await?;
+                let (sent, ttl) = self.keepalives.keep(session.id, || self.reading()).await?;
                 session.keep(sent, Duration::from_secs(u64::try_from(ttl).unwrap_or(0)));
             }
         }
@@ -155,9 +141,7 @@ impl Client {
         ttl: Duration,
     ) -> Result<Option<Duration>, Error> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
-        let question = LeaseGrantRequest { ttl: seconds, id };
-        let path = "/etcdserverpb.Lease/LeaseGrant";
-        match self.link.call::<_, LeaseGrantResponse>(path, &question, Tries::Many).await {
+        match self.link.call(&LeaseGrantRequest { ttl: seconds, id }).await {
             Ok(a) => Ok(Some(Duration::from_secs(u64::try_from(a.said.ttl).unwrap_or(0)))),
             Err(Fault::LeaseExists) => Ok(None),
             Err(fault) => Err(fault.into()),
@@ -165,17 +149,17 @@ impl Client {
     }
 
     /// Keeps a lease; `None` when it has ended. One that may have ended by our own clock is never
-    /// brought back: whoever had something on it has been told so, or is about to be.
+    /// brought back: holders on it were told of the loss, or are about to be.
     pub(crate) async fn keep_alive(
         self: &Arc<Self>,
         session: &Arc<Session>,
     ) -> Result<Option<Lease>, Error> {
-        if session.is_over(self.moment()) {
+        if session.is_over(self.reading()) {
             self.end(session);
             let _ = self.revoke(session.id).await;
             return Ok(None);
         }
-        let (sent, ttl) = self.beats.beat(session.id, || self.moment()).await?;
+        let (sent, ttl) = self.keepalives.keep(session.id, || self.reading()).await?;
         let Ok(ttl @ 1..) = u64::try_from(ttl) else {
             self.end(session);
             return Ok(None);
@@ -188,12 +172,12 @@ impl Client {
         Ok(self.lease(session))
     }
 
-    /// A lease has ended, and everything on it: whoever has something there is told.
+    /// A lease has ended, and every entry on it: their requests are told.
     pub(crate) fn end(&self, session: &Arc<Session>) {
         if !session.end() {
             return;
         }
-        self.sessions().retain(|_, s| !Arc::ptr_eq(s, session));
+        self.sessions.lock().retain(|_, s| !Arc::ptr_eq(s, session));
         for mine in self.entries.end(session) {
             // By our own clock: at the server it may be there a while longer.
             if let Some(spot) = mine.spot() {
@@ -204,9 +188,7 @@ impl Client {
     }
 
     pub(crate) async fn revoke(&self, id: i64) -> Result<(), Error> {
-        let question = LeaseRevokeRequest { id };
-        let path = "/etcdserverpb.Lease/LeaseRevoke";
-        match self.link.call::<_, LeaseRevokeResponse>(path, &question, Tries::Many).await {
+        match self.link.call(&LeaseRevokeRequest { id }).await {
             Ok(_) | Err(Fault::NoLease { .. }) => Ok(()),
             Err(fault) => Err(fault.into()),
         }
@@ -221,15 +203,15 @@ impl Client {
         });
     }
 
-    /// An entry is gone, or never came to be: its seat is for the next.
-    pub(crate) fn forget(self: &Arc<Self>, req: &ReqId) -> Option<Mine> {
+    /// An entry is gone, or never came to be: its key may be used again.
+    pub(crate) fn forget(self: &Arc<Self>, req: &ReqId) -> Option<OwnRequest> {
         let mine = self.let_go(req)?;
-        mine.vacate();
+        mine.free_key();
         Some(mine)
     }
 
-    /// An entry is not this client's any more, though it may be at its seat yet.
-    pub(crate) fn let_go(self: &Arc<Self>, req: &ReqId) -> Option<Mine> {
+    /// An entry is not this client's any more, though it may still be at its key.
+    pub(crate) fn let_go(self: &Arc<Self>, req: &ReqId) -> Option<OwnRequest> {
         let mine = self.entries.gone(req)?;
         if let Some(spot) = mine.spot() {
             self.watches.left(spot);
@@ -242,23 +224,21 @@ impl Client {
 
     /// A tombstone was put on a lease. One with many is retired: what is new goes on another, and it
     /// is revoked when its last entry has left, never before.
-    pub(crate) fn buried(self: &Arc<Self>, session: &Arc<Session>) {
+    pub(crate) fn note_tombstone(self: &Arc<Self>, session: &Arc<Session>) {
         session.in_doubt();
-        if session.bury() {
-            self.sessions().retain(|_, s| !Arc::ptr_eq(s, session));
+        if session.add_tombstone() {
+            self.sessions.lock().retain(|_, s| !Arc::ptr_eq(s, session));
             if session.is_empty() {
                 self.revoke_later(session);
             }
         }
     }
 
-    /// Removes entries of a lease that nobody here knows: puts that arrived late.
+    /// Removes entries of a lease that are not on record here: puts that arrived late.
     async fn sweep(self: &Arc<Self>, session: &Arc<Session>) {
-        let question = LeaseKeysRequest { id: session.id, keys: true };
-        let path = "/etcdserverpb.Lease/LeaseTimeToLive";
-        let all = self.link.call::<_, LeaseKeysResponse>(path, &question, Tries::Many).await;
+        let all = self.link.call(&LeaseKeysRequest { id: session.id, keys: true }).await;
         let Ok(all) = all else { return session.in_doubt() };
-        let known = self.entries.seats(session);
+        let known = self.entries.keys_on(session);
         for key in all.said.keys {
             let entry = std::str::from_utf8(&key).ok().filter(|_| keys::parse(&key).is_some());
             let Some(key) = entry.filter(|key| !known.contains(*key)) else { continue };
@@ -269,14 +249,14 @@ impl Client {
     }
 
     async fn sweep_one(&self, key: &str, session: &Session) -> Result<(), Fault> {
-        let said = self.link.txn(&txn::read(key)).await?.said;
-        let kv = txn::ranges(&said).next().and_then(|r| r.kvs.first());
-        let sitting = kv.and_then(|kv| Some((kv, Meta::read(&kv.value)?.req)));
+        let said = self.link.call(&txn::read(key)).await?.said;
+        let sitting =
+            txn::first_read(&said).and_then(|kv| Some((kv, EntryValue::read(&kv.value)?.req)));
         let Some((kv, req)) = sitting.filter(|(_, req)| !self.entries.knows(req)) else {
             return Ok(());
         };
         tracing::debug!(key, %req, "an entry that arrived late is removed");
-        self.link.txn(&txn::cancel_this(kv, key, req, session.id)).await.map(drop)
+        self.link.call(&txn::cancel_this(kv, key, req, session.id)).await.map(drop)
     }
 
     /// News of an entry of our own.
@@ -288,7 +268,7 @@ impl Client {
                 self.forget(&mine.key.req);
                 Event::Lost(mine.key, LossReason::Gone)
             }
-            News::Put(value) if Meta::read(&value).is_some_and(|m| m.revoked) => {
+            News::Put(value) if EntryValue::is_revoked(&value) => {
                 Event::Lost(mine.key, LossReason::Revoked)
             }
             News::Put(_) => return,
@@ -305,7 +285,7 @@ impl Client {
     /// to revoke that at once would cut a `min_hold` short.
     pub(crate) async fn close(&self) {
         self.watches.close();
-        let all: Vec<_> = self.sessions().drain().map(|(_, s)| s).collect();
+        let all: Vec<_> = self.sessions.lock().drain().map(|(_, s)| s).collect();
         for session in all.into_iter().filter(|s| s.is_empty() && s.kept().is_some()) {
             let bounded = self.clock().timeout(CLOSING, self.revoke(session.id)).await;
             if bounded.is_none_or(|r| r.is_err()) {
@@ -314,11 +294,11 @@ impl Client {
         }
     }
 
-    /// An answer that makes no sense.
+    /// The error of an answer that is not as expected.
     pub(crate) fn odd(&self, what: &'static str) -> Error {
         Error::new(Kind::Layout, what)
             .store(&self.link.site)
-            .with_hint("is something else writing below /distlock/?")
+            .with_hint("see whether another program writes below /distlock/")
     }
 }
 

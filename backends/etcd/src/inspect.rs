@@ -2,22 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use distlock_core::info::Query;
-use distlock_core::queue::Line;
-use distlock_core::{Error, FullName};
+use distlock_core::queue::Snapshot;
+use distlock_core::{Error, FullName, Query};
 
-use crate::client::Client;
-use crate::wire::calls::Tries;
-use crate::wire::proto::{RangeRequest, RangeResponse};
-use crate::{entry_value, keys};
+use crate::{client::Client, entry, keys, wire::proto::RangeRequest};
 
 /// A page is some hundred kilobytes.
 const PAGE: i64 = 256;
 
 /// Whole lines: of one lock, or of those of a prefix, in order of name.
-pub(crate) async fn lines(client: &Client, query: &Query) -> Result<Vec<(FullName, Line)>, Error> {
+pub(crate) async fn queues(
+    client: &Client,
+    query: &Query,
+) -> Result<Vec<(FullName, Snapshot)>, Error> {
     let (prefix, limit) = match query {
-        Query::Name(lock) => (keys::line(lock), usize::MAX),
+        Query::Name(lock) => (keys::queue(lock), usize::MAX),
         Query::Prefix { space, prefix, limit, .. } => (keys::of_names(space, prefix), *limit),
     };
     let mut page = RangeRequest {
@@ -27,17 +26,16 @@ pub(crate) async fn lines(client: &Client, query: &Query) -> Result<Vec<(FullNam
         ..RangeRequest::default()
     };
     let wall = client.clock().wall_micros();
-    let mut found: BTreeMap<FullName, Line> = BTreeMap::new();
+    let mut found: BTreeMap<FullName, Snapshot> = BTreeMap::new();
     loop {
-        let path = "/etcdserverpb.KV/Range";
-        let said = client.link.call::<_, RangeResponse>(path, &page, Tries::Many).await?.said;
+        let said = client.link.call(&page).await?.said;
         if page.revision == 0 {
             page.revision = said.header.map_or(0, |h| h.revision);
         }
         for kv in &said.kvs {
             let lock = keys::parse(&kv.key).map(|(lock, _)| lock).filter(|lock| asked(query, lock));
             if let Some(lock) = lock {
-                found.entry(lock).or_default().entries.push(entry_value::told(kv, wall));
+                found.entry(lock).or_default().entries.push(entry::told(kv, wall));
             }
         }
         match said.kvs.last().filter(|_| said.more) {

@@ -1,14 +1,14 @@
 //! How a lock's name becomes keys.
 //!
 //! A lock is the prefix `/distlock/NAME/`, in a namespace `/distlock/SPACE:NAME/`, and every entry in
-//! its line a key below it. `etcdctl lock /distlock/NAME` does the same, so the two exclude each
+//! its queue a key below it. `etcdctl lock /distlock/NAME` does the same, so the two exclude each
 //! other. What could be read as structure is percent-encoded: `orders` and `orders/42` are two
 //! locks, neither below the other.
 //!
-//! A key is a seat, `LEASE-NUMBER`, and serves one request after the other: etcd keeps every key it
-//! ever saw until it compacts, and walks over those of a lock with each join. Which request sits
-//! there is in the value; what tells one who sat there from the next is the create revision. So
-//! whatever is remembered of an entry, or waited for, goes by both: its spot.
+//! The key of an entry ends in `LEASE-NUMBER` and serves one request after the other: etcd keeps every
+//! key it ever saw until it compacts, and walks over those of a lock with each join. The value says
+//! which request an entry is of; the create revision tells the entries at one key apart. So an entry is
+//! remembered and watched by both: its spot.
 
 use distlock_core::queue::Spot;
 use distlock_core::{FullName, Name, Namespace, ReqId};
@@ -40,16 +40,16 @@ pub(crate) fn of_names(space: &Namespace, beginning: &str) -> String {
 }
 
 /// The prefix of a lock's entries.
-pub(crate) fn line(lock: &FullName) -> String {
+pub(crate) fn queue(lock: &FullName) -> String {
     format!("{}/", of_names(&lock.space, lock.name.as_str()))
 }
 
-/// A seat in a lock's line.
-pub(crate) fn seat(lock: &FullName, lease: i64, number: u32) -> String {
-    format!("{}{lease:x}-{number}", line(lock))
+/// The key of an entry in a lock's queue.
+pub(crate) fn entry(lock: &FullName, lease: i64, number: u32) -> String {
+    format!("{}{lease:x}-{number}", queue(lock))
 }
 
-/// One stay at a key.
+/// The spot of an entry: its key and create revision.
 pub(crate) fn spot(key: &str, created: i64) -> Spot {
     format!("{key}@{created}").into()
 }
@@ -65,11 +65,11 @@ pub(crate) fn created(spot: &str) -> i64 {
 }
 
 /// The prefix that an entry is below.
-pub(crate) fn line_of(entry: &str) -> &str {
+pub(crate) fn queue_of(entry: &str) -> &str {
     &entry[..entry.rfind('/').map_or(0, |slash| slash + 1)]
 }
 
-/// What says that a request left for good.
+/// The tombstone of a request: it left for good.
 pub(crate) fn tombstone(req: ReqId) -> String {
     format!("{GONE}{req}")
 }
@@ -112,9 +112,9 @@ mod tests {
                     space: Namespace::new(space).unwrap(),
                     name: Name::new(name).unwrap(),
                 };
-                let key = seat(&lock, i64::MAX, 7);
+                let key = entry(&lock, i64::MAX, 7);
                 assert_eq!(key.matches('/').count(), 3, "{key}");
-                assert_eq!(line_of(&key), line(&lock));
+                assert_eq!(queue_of(&key), queue(&lock));
                 assert_eq!(parse(key.as_bytes()), Some((lock, "7fffffffffffffff-7")));
                 assert_eq!((of_spot(&spot(&key, 42)), created(&spot(&key, 42))), (&*key, 42));
                 assert!(seen.insert(key));

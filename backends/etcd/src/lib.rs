@@ -2,31 +2,33 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | `open` | from a URL to a store |
+//! | `open`, `options` | from a URL to a store |
 //! | `store` | the algorithm |
-//! | `leaving`, `keeping`, `listing` | leaving and handing over, renewal, and what operators see |
-//! | `client`, `session`, `seats`, `entries`, `place` | one client: its leases, and what it has in all lines |
-//! | `txn`, `keys`, `meta` | transactions, keys and values |
-//! | `promises` | what it promises, by version of the server |
+//! | `leave`, `renewal`, `inspect` | leaving and handing over, renewal, and what operators see |
+//! | `client`, `session`, `own_requests`, `entry` | one client: its leases, and its entries in all queues |
+//! | `txn`, `keys`, `entry_keys` | transactions, keys, and which key an entry gets |
+//! | `capability` | what it promises, by version of the server |
+//! | `errors` | from failed calls to errors: what happened, and what to do next |
 //! | `wire` | our own small client |
 
 mod capability;
 mod client;
-mod entries;
-mod entry_value;
+mod entry;
+mod entry_keys;
+mod errors;
 mod inspect;
 mod keys;
+mod leave;
 mod open;
-mod own_entry;
-mod release;
+mod options;
+mod own_requests;
 mod renewal;
-mod reusable_keys;
 mod session;
 mod store;
 mod txn;
 mod wire;
 
-pub use capability::{Version, capability};
-pub use open::SCHEMES;
-pub use own_entry::EtcdEntry;
+pub use capability::{Version, capabilities, capability};
+pub use entry::EtcdEntry;
+pub use open::open;
 pub use store::Etcd;

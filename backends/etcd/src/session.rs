@@ -4,18 +4,15 @@
 //! an acknowledged keep-alive does, and it counts from before that was sent.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::queue::Lease;
-use distlock_core::single_flight::SingleFlight;
-use distlock_core::{ClockReading, Error, FullName};
+use distlock_core::{ClockReading, Error, FullName, Lease, Mutex, SingleFlight};
 
+use crate::entry_keys::{EntryKey, ReusableKeys};
 use crate::keys;
-use crate::reusable_keys::{Seat, Seats};
 
-/// So many tombstones, and the lease is used for nothing new: it is revoked once its last entry has
-/// left, and they go with it.
+/// With this many tombstones a lease is retired: no new entry is put on it, and it is revoked once its
+/// last entry has left, which removes the tombstones.
 const TOMBSTONES: usize = 256;
 
 /// One lease.
@@ -23,16 +20,16 @@ pub(crate) struct Session {
     /// Chosen by us, so that asking for it twice makes one.
     pub(crate) id: i64,
     state: Mutex<State>,
-    /// One grant or keep-alive at a time, for all who need one.
+    /// One grant or keep-alive at a time, for all calls that need one.
     pub(crate) flight: SingleFlight<Result<Option<Lease>, Error>>,
     /// How many entries are on it, or on their way.
-    places: AtomicUsize,
+    entries: AtomicUsize,
     tombstones: AtomicUsize,
     /// Nothing new is put on it.
     retired: AtomicBool,
-    /// Something unanswered may have left an entry that nobody knows of.
+    /// A call without an answer may have left an entry that is not on record here.
     doubt: AtomicBool,
-    pub(crate) seats: Seats,
+    pub(crate) keys: ReusableKeys,
 }
 
 #[derive(Clone, Copy)]
@@ -48,32 +45,28 @@ impl Session {
             id: random(),
             state: Mutex::new(State { ttl, kept: None, over: false }),
             flight: SingleFlight::default(),
-            places: AtomicUsize::new(0),
+            entries: AtomicUsize::new(0),
             tombstones: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
             doubt: AtomicBool::new(false),
-            seats: Seats::default(),
+            keys: ReusableKeys::default(),
         }
     }
 
-    /// A seat on it that nobody has.
-    pub(crate) fn seat(&self, lock: &FullName) -> Seat {
-        let number = self.seats.take(lock);
-        Seat { key: keys::seat(lock, self.id, number).into(), number }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A key for an entry that no request of this client uses.
+    pub(crate) fn take_key(&self, lock: &FullName) -> EntryKey {
+        let number = self.keys.take(lock);
+        EntryKey { key: keys::entry(lock, self.id, number).into(), number }
     }
 
     /// How long it is to be, or was granted for.
     pub(crate) fn ttl(&self) -> Duration {
-        self.state().ttl
+        self.state.lock().ttl
     }
 
     /// From when on it counts, and for how long; `None` before it was granted.
     pub(crate) fn kept(&self) -> Option<(ClockReading, Duration)> {
-        let state = self.state();
+        let state = self.state.lock();
         state.kept.map(|kept| (kept, state.ttl))
     }
 
@@ -82,48 +75,48 @@ impl Session {
         self.kept().is_some_and(|(kept, ttl)| now.since(kept) < ttl / 3)
     }
 
-    /// Whether nothing on it can be believed in any more.
+    /// Whether it may have ended: no entry on it counts any more.
     pub(crate) fn is_over(&self, now: ClockReading) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.over || state.kept.is_some_and(|kept| now.since(kept) >= state.ttl)
     }
 
-    /// It was granted or kept by a question that left at this moment, for this long.
+    /// It was granted or kept alive by a request sent at this time, for this long.
     pub(crate) fn keep(&self, sent: ClockReading, ttl: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.ttl = ttl;
         if state.kept.is_none_or(|kept| sent.boot > kept.boot) {
             state.kept = Some(sent);
         }
     }
 
-    /// It has ended; true for the first who says so.
+    /// It has ended; true for the first call.
     pub(crate) fn end(&self) -> bool {
-        !std::mem::replace(&mut self.state().over, true)
+        !std::mem::replace(&mut self.state.lock().over, true)
     }
 
     pub(crate) fn enter(&self) {
-        self.places.fetch_add(1, Ordering::AcqRel);
+        self.entries.fetch_add(1, Ordering::AcqRel);
     }
 
     /// An entry left; true when it was the last of a retired lease.
     pub(crate) fn exit(&self) -> bool {
-        self.places.fetch_sub(1, Ordering::AcqRel) == 1 && self.retired.load(Ordering::Acquire)
+        self.entries.fetch_sub(1, Ordering::AcqRel) == 1 && self.retired.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.places.load(Ordering::Acquire) == 0
+        self.entries.load(Ordering::Acquire) == 0
     }
 
     /// A tombstone was put on it; true when it is to be retired.
-    pub(crate) fn bury(&self) -> bool {
+    pub(crate) fn add_tombstone(&self) -> bool {
         self.tombstones.fetch_add(1, Ordering::AcqRel) + 1 >= TOMBSTONES
             && !self.retired.swap(true, Ordering::AcqRel)
     }
 
     /// Whether anything new may be put on it.
     pub(crate) fn takes(&self) -> bool {
-        !self.retired.load(Ordering::Acquire) && !self.state().over
+        !self.retired.load(Ordering::Acquire) && !self.state.lock().over
     }
 
     pub(crate) fn in_doubt(&self) {

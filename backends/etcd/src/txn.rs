@@ -1,8 +1,7 @@
-//! The transactions, each one round trip.
+//! Builds the transactions (join, look, prove, leave, tombstone) and reads their answers.
 
-use distlock_core::backend::Ask;
 use distlock_core::queue::Spot;
-use distlock_core::{FullName, Mode, Patience, ReqId};
+use distlock_core::{Ask, FullName, Mode, Patience, ReqId};
 
 use crate::keys;
 use crate::wire::proto::{
@@ -10,26 +9,31 @@ use crate::wire::proto::{
     RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, With,
 };
 
-/// How many just ahead are told to one who waits, so that it knows its place in all but the longest
-/// of lines.
+/// How many entries just ahead a waiter reads, so that it knows its position in all but the longest
+/// queues.
 pub(crate) const NEAR: i64 = 64;
 
 /// The create revision of a key is this; zero for "there is no such key".
 pub(crate) fn created(key: &str, revision: i64) -> Compare {
     let with = Some(With::CreateRevision(revision));
-    Compare { result: 0, target: 1, key: key.into(), with, range_end: Vec::new() }
+    Compare { target: 1, key: key.into(), with, range_end: Vec::new() }
 }
 
-/// There is nobody in line.
+/// The queue is empty.
 fn nobody(lock: &FullName) -> Compare {
-    let prefix = keys::line(lock);
+    let prefix = keys::queue(lock);
     Compare { range_end: keys::after(&prefix), ..created(&prefix, 0) }
 }
 
 /// The last write to a key was of this revision.
 fn unchanged(key: &str, revision: i64) -> Compare {
     let with = Some(With::ModRevision(revision));
-    Compare { result: 0, target: 2, key: key.into(), with, range_end: Vec::new() }
+    Compare { target: 2, key: key.into(), with, range_end: Vec::new() }
+}
+
+/// All of `success` if all comparisons hold, otherwise nothing.
+fn only_if(compare: Vec<Compare>, success: Vec<RequestOp>) -> TxnRequest {
+    TxnRequest { compare, success, failure: Vec::new() }
 }
 
 fn op(request: Do) -> RequestOp {
@@ -44,9 +48,9 @@ fn delete(key: &str) -> RequestOp {
     op(Do::Delete(DeleteRequest { key: key.into(), prev_kv: true }))
 }
 
-/// Part of a lock's line, in order of creation.
+/// Part of a lock's queue, in order of creation.
 fn part(lock: &FullName, order: i32) -> RangeRequest {
-    let prefix = keys::line(lock);
+    let prefix = keys::queue(lock);
     RangeRequest {
         range_end: keys::after(&prefix),
         key: prefix.into_bytes(),
@@ -56,13 +60,13 @@ fn part(lock: &FullName, order: i32) -> RangeRequest {
     }
 }
 
-/// The first in line, and how many there are.
+/// The first in the queue, and how many there are.
 fn first(lock: &FullName) -> RequestOp {
     op(Do::Range(RangeRequest { limit: 1, ..part(lock, ASCEND) }))
 }
 
-/// What a client knows of a line from an earlier look at it: of all entries up to a create revision,
-/// which is the last that is not shared. That stays so, since whoever comes is behind; only the one
+/// What a client knows of a queue from an earlier look at it: of all entries up to a create revision,
+/// which is the last that is not shared. That stays so, since new entries are behind; only the one
 /// named may leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
@@ -70,7 +74,7 @@ pub(crate) struct Known {
     pub(crate) other: Option<Spot>,
 }
 
-/// The line as far as it matters to an entry: the first, and those up to it, nearest first. An
+/// The queue as far as it matters to an entry: the first, and those up to it, nearest first. An
 /// exclusive one needs the one just ahead, one of n permits the n just ahead; a shared one the
 /// modes of all ahead that it does not know yet, and whether the one it knows of is still there.
 fn ahead(lock: &FullName, mode: Mode, upto: i64, known: Option<&Known>) -> Vec<RequestOp> {
@@ -88,10 +92,10 @@ fn ahead(lock: &FullName, mode: Mode, upto: i64, known: Option<&Known>) -> Vec<R
     all
 }
 
-/// Joins the line at a seat of one's own, unless the request is there or left it before.
+/// Joins the queue at a key of its own, unless the request is there or left before.
 ///
-/// An exclusive request is first tried on an empty line, which is all there is to read then. Without
-/// patience that is all; with it, the other branch joins the line as it is. Where the line is known
+/// An exclusive request is first tried on an empty queue, which is all there is to read then. Without
+/// patience that is all; with it, the other branch joins the queue as it is. Where the queue is known
 /// not to be empty, that is asked at once.
 pub(crate) fn join(
     ask: &Ask,
@@ -139,12 +143,12 @@ pub(crate) fn joined(said: TxnResponse) -> TxnResponse {
     }
 }
 
-/// Reads the line.
+/// Reads the queue.
 pub(crate) fn look(lock: &FullName, mode: Mode, mine: i64) -> TxnRequest {
-    TxnRequest { success: ahead(lock, mode, mine, None), ..TxnRequest::default() }
+    only_if(Vec::new(), ahead(lock, mode, mine, None))
 }
 
-/// Reads the line for a shared entry that knows the last before it that is not: the first, those up
+/// Reads the queue for a shared entry that knows the last before it that is not: the first, those up
 /// to that one, nearest first, and the entry itself. All between the two are shared.
 pub(crate) fn look_past(lock: &FullName, other: Option<i64>, key: &str) -> TxnRequest {
     let mut success = vec![first(lock), get(key)];
@@ -152,7 +156,7 @@ pub(crate) fn look_past(lock: &FullName, other: Option<i64>, key: &str) -> TxnRe
         let upto = RangeRequest { max_create_revision: created, ..part(lock, DESCEND) };
         op(Do::Range(upto))
     }));
-    TxnRequest { success, ..TxnRequest::default() }
+    only_if(Vec::new(), success)
 }
 
 /// One entry, as the member that is asked knows it.
@@ -160,7 +164,7 @@ pub(crate) fn there(key: &str) -> RequestOp {
     op(Do::Range(RangeRequest { key: key.into(), serializable: true, ..RangeRequest::default() }))
 }
 
-/// How many stand in a line, as the member that is asked knows it.
+/// How many stand in a queue, as the member that is asked knows it.
 pub(crate) fn crowd(line: &str) -> RequestOp {
     op(Do::Range(RangeRequest {
         key: line.into(),
@@ -173,12 +177,12 @@ pub(crate) fn crowd(line: &str) -> RequestOp {
 
 /// Reads one entry.
 pub(crate) fn read(key: &str) -> TxnRequest {
-    TxnRequest { success: vec![get(key)], ..TxnRequest::default() }
+    only_if(Vec::new(), vec![get(key)])
 }
 
 /// Shows that an entry exists. The delete in the other branch makes it a write, which goes through
-/// the log of the majority and which no stale member answers; yet nothing is ever written, so nobody
-/// who watches the entry is woken, and whoever sits there next loses nothing.
+/// the log of the majority and which no stale member answers; yet nothing is ever written, so no
+/// watcher of the entry is woken, and the next entry at that key loses nothing.
 pub(crate) fn prove(key: &str, revision: i64) -> TxnRequest {
     TxnRequest {
         compare: vec![created(key, revision)],
@@ -187,17 +191,16 @@ pub(crate) fn prove(key: &str, revision: i64) -> TxnRequest {
     }
 }
 
-/// Reads the line for the one who is next in it, and shows in the same write that it is there: if it
-/// turns out to be the first, nothing is left to prove.
+/// Reads the queue for the entry that is next in it, and shows in the same write that it is there:
+/// if it turns out to be the first, nothing is left to prove.
 pub(crate) fn look_as_next(lock: &FullName, key: &str, revision: i64) -> TxnRequest {
     TxnRequest { success: ahead(lock, Mode::Exclusive, revision, None), ..prove(key, revision) }
 }
 
-/// Leaves the line, and shows in the same write that the one behind, which is of this client too, is
+/// Leaves the queue, and shows in the same write that the one behind, which is of this client too, is
 /// there and the first now. Both are told by key and create revision.
 pub(crate) fn hand_over(lock: &FullName, me: (&str, i64), next: (&str, i64)) -> TxnRequest {
-    let compare = vec![created(next.0, next.1)];
-    let proof = TxnRequest { compare, success: vec![first(lock)], ..TxnRequest::default() };
+    let proof = only_if(vec![created(next.0, next.1)], vec![first(lock)]);
     let proof = op(Do::Txn(proof));
     let mut leave = leave(me.0, me.1);
     leave.success.push(proof.clone());
@@ -205,42 +208,39 @@ pub(crate) fn hand_over(lock: &FullName, me: (&str, i64), next: (&str, i64)) -> 
     leave
 }
 
-/// Many proofs in one, each with the length of its line.
+/// Many proofs in one, each with the length of its queue.
 pub(crate) fn prove_all<'a>(all: impl Iterator<Item = (&'a FullName, &'a str, i64)>) -> TxnRequest {
     let one = |(lock, key, revision): (&FullName, &str, i64)| {
-        let count = RangeRequest { count_only: true, ..part(lock, 0) };
+        let count = RangeRequest { count_only: true, sort_target: 0, ..part(lock, 0) };
         let mut proof = prove(key, revision);
-        proof.success.push(op(Do::Range(RangeRequest { sort_target: 0, ..count })));
+        proof.success.push(op(Do::Range(count)));
         op(Do::Txn(proof))
     };
-    TxnRequest { success: all.map(one).collect(), ..TxnRequest::default() }
+    only_if(Vec::new(), all.map(one).collect())
 }
 
 /// Takes away an entry that nobody has written to since it was made: all that is to be known of it is
 /// that. Otherwise nothing happens, and [`leave`] tells more.
 pub(crate) fn leave_untouched(key: &str, revision: i64) -> TxnRequest {
     let delete = DeleteRequest { key: key.into(), prev_kv: false };
-    let (compare, success) = (vec![unchanged(key, revision)], vec![op(Do::Delete(delete))]);
-    TxnRequest { compare, success, ..TxnRequest::default() }
+    only_if(vec![unchanged(key, revision)], vec![op(Do::Delete(delete))])
 }
 
-/// Takes away an entry, if it is this very one: its seat may be somebody else's by now.
+/// Takes away an entry, if it has this create revision: the key may hold another entry by now.
 pub(crate) fn leave(key: &str, revision: i64) -> TxnRequest {
-    let compare = vec![created(key, revision)];
-    TxnRequest { compare, success: vec![delete(key)], ..TxnRequest::default() }
+    only_if(vec![created(key, revision)], vec![delete(key)])
 }
 
-/// Leaves the line and keeps the request out of it for ever. The tombstone is on the lease of the
-/// entry: a put that is still on its way names that lease, and fails once it has ended. Nobody else
-/// ever gets its seat, so what sits there is the request.
+/// Leaves the queue and keeps the request out of it for ever. The tombstone is on the lease of the
+/// entry: a put that is still on its way names that lease, and fails once it has ended. No other
+/// request ever uses its key again, so an entry there is of this request.
 pub(crate) fn cancel(key: &str, req: ReqId, lease: i64) -> TxnRequest {
     let tombstone = keys::tombstone(req).into_bytes();
     let put = PutRequest { key: tombstone, lease, ..PutRequest::default() };
-    let success = vec![delete(key), op(Do::Put(put))];
-    TxnRequest { success, ..TxnRequest::default() }
+    only_if(Vec::new(), vec![delete(key), op(Do::Put(put))])
 }
 
-/// The same for an entry that was read, unless somebody else sits there by now.
+/// The same for an entry that was read, unless another entry is at its key by now.
 pub(crate) fn cancel_this(kv: &KeyValue, key: &str, req: ReqId, lease: i64) -> TxnRequest {
     TxnRequest { compare: vec![created(key, kv.create_revision)], ..cancel(key, req, lease) }
 }
@@ -248,15 +248,13 @@ pub(crate) fn cancel_this(kv: &KeyValue, key: &str, req: ReqId, lease: i64) -> T
 /// Ties an entry to another lease.
 pub(crate) fn tie(key: &str, revision: i64, lease: i64) -> TxnRequest {
     let put = PutRequest { key: key.into(), lease, ignore_value: true, ..PutRequest::default() };
-    let (compare, success) = (vec![created(key, revision)], vec![op(Do::Put(put))]);
-    TxnRequest { compare, success, ..TxnRequest::default() }
+    only_if(vec![created(key, revision)], vec![op(Do::Put(put))])
 }
 
 /// Writes another value over one that was read.
 pub(crate) fn mark(kv: &KeyValue, key: &str, value: Vec<u8>) -> TxnRequest {
     let put = PutRequest { key: key.into(), value, ignore_lease: true, ..PutRequest::default() };
-    let (compare, success) = (vec![unchanged(key, kv.mod_revision)], vec![op(Do::Put(put))]);
-    TxnRequest { compare, success, ..TxnRequest::default() }
+    only_if(vec![unchanged(key, kv.mod_revision)], vec![op(Do::Put(put))])
 }
 
 /// Writes the version of the layout, or reads it.
@@ -276,6 +274,16 @@ pub(crate) fn ranges(said: &TxnResponse) -> impl Iterator<Item = &RangeResponse>
         Some(Done::Range(range)) => Some(range),
         _ => None,
     })
+}
+
+/// The one entry that was read, or the first of several.
+pub(crate) fn first_read(said: &TxnResponse) -> Option<&KeyValue> {
+    ranges(said).next()?.kvs.first()
+}
+
+/// The revision of the store that an answer is of.
+pub(crate) fn seen(said: &TxnResponse) -> u64 {
+    said.header.map_or(0, |h| u64::try_from(h.revision).unwrap_or(0))
 }
 
 /// What was deleted, of one key at most.

@@ -1,4 +1,4 @@
-//! The thread that waits inside `flock` for the first in line.
+//! The thread that waits inside `flock` for the first in the queue.
 //!
 //! A blocked `flock` can be ended only by a signal, and a library has no business with those. So a
 //! wait nobody wants any more is left alone: when the kernel gives the lock after all, the thread
@@ -14,14 +14,14 @@ use distlock_core::engine;
 
 use crate::file_name::Stem;
 use crate::lockfile::LockFile;
-use crate::worker::Cmd;
+use crate::worker::{Cmd, LockCmd};
 
 /// One thread for one name. It ends when this is dropped and the kernel has answered.
 pub(crate) struct Blocker {
     orders: Sender<()>,
     /// Somebody would use the lock if it came now.
     wanted: Arc<AtomicBool>,
-    /// An order is out and not answered by [`Cmd::Got`].
+    /// An order is out and not answered by [`LockCmd::Got`].
     pub(crate) busy: bool,
 }
 
@@ -35,7 +35,7 @@ impl Blocker {
                 let got = LockFile::wait(&path).map(Some);
                 let got = got.map(|file| file.filter(|_| use_for_it.load(Ordering::Acquire)));
                 // With nobody left to hear it the lock goes with the message.
-                if worker.send(Cmd::Got { stem: stem.clone(), got }).is_err() {
+                if worker.send(Cmd::At(stem.clone(), LockCmd::Got(got))).is_err() {
                     return;
                 }
             }

@@ -2,31 +2,18 @@
 
 use std::time::Duration;
 
-use distlock_core::capability::{
-    Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
-};
-use distlock_core::ttl::Ttl;
+use distlock_core::{Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp};
 
 /// What the file store promises where its directory outlives a reboot.
 pub static CAPABILITY: Capability = Capability {
-    store: "file",
-    url: "file:DIR",
-    scope: "processes of one host",
-    family: Family::Session,
     fence: Fence::Durable,
     expiry: Expiry::WithProcess,
-    ttl_min: Ttl::MIN.get(),
-    ttl_max: Ttl::MAX.get(),
     ttl_step: Duration::from_nanos(1),
     restart: Survives::Ends,
     failover: Survives::NotApplicable,
     partition: Survives::NotApplicable,
     order: Order::Fifo,
     reentry: Reentry::Client,
-    shared: false,
-    permits: false,
-    detach: false,
-    force: false,
     lock_delay: true,
     wake: WakeUp::Push,
     drift_percent: 0,
@@ -39,4 +26,11 @@ pub static CAPABILITY: Capability = Capability {
         "Local file systems only: ext, xfs, btrfs, zfs, f2fs, tmpfs, overlayfs. On tmpfs \
          nothing outlives a reboot, so its tokens are only clocked.",
     ],
+    ..Capability::new(Family::Session, "file", "file:DIR", "processes of one host")
 };
+
+/// What the store promises, in each of its algorithms.
+#[must_use]
+pub fn capabilities() -> Vec<Capability> {
+    vec![CAPABILITY.clone()]
+}

@@ -1,14 +1,14 @@
 //! Grant and release: what happens while the kernel's lock is ours.
 
-use distlock_core::session::Locked;
-use distlock_core::{Error, Kind, Token, TokenRange};
+use distlock_core::{Error, Kind, Locked, Token, TokenRange};
 use tokio::sync::oneshot;
 
 use crate::errors::trouble;
 use crate::lockfile::{Content, LockFile};
 use crate::queue::{self, Ticket};
-use crate::record::{Hold, Phase, Record, micros};
+use crate::record::{HoldRecord, Phase, Record, micros};
 use crate::store::FileConn;
+use crate::tokens::Bounds;
 use crate::worker::{Spot, Waiter, Worker};
 
 /// More tokens than this are never given at once: tokens must not run ahead of the clock.
@@ -38,11 +38,12 @@ impl Worker {
         let content = file.read().map_err(|e| trouble("read", &spot.path, e))?;
         let mut record = match content {
             Content::Known(record) => record,
-            Content::New => Record::new(spot.lock.clone(), self.fence.floor()?, &self.boot),
+            Content::New => {
+                Record::new(spot.lock.clone(), self.tokens.refresh()?.floor, &self.boot)
+            }
             Content::Torn => {
-                let bounds = self.fence.refresh()?;
-                let above = bounds.floor.max(bounds.ceiling);
-                Record::new(spot.lock.clone(), above, &self.boot)
+                let Bounds { floor, ceiling } = self.tokens.refresh()?;
+                Record::new(spot.lock.clone(), floor.max(ceiling), &self.boot)
             }
         };
         if record.lock != spot.lock {
@@ -53,7 +54,7 @@ impl Worker {
             .with_hint("two long names met in one hash: rename one of them"));
         }
         let now = self.now();
-        let floor = if record.boot == self.boot { 0 } else { self.fence.floor()? };
+        let floor = if record.boot == self.boot { 0 } else { self.tokens.refresh()?.floor };
         if let Some(dead) = record.take_over(now, &self.boot, floor) {
             tracing::warn!(lock = %spot.lock, pid = dead.pid, token = %dead.token,
                 "its holder ended without giving the lock back");
@@ -78,7 +79,7 @@ impl Worker {
         waiter: Waiter,
         behind: usize,
     ) {
-        let Waiter { ask, seat } = waiter;
+        let Waiter { ask, sender } = waiter;
         let granted = self.write_grant(spot, ready, &ask);
         // Only now: while the grant is not written, the ticket keeps others from barging in.
         if let Some(ticket) = ticket {
@@ -90,8 +91,8 @@ impl Worker {
             let waiters = u32::try_from(behind).unwrap_or(u32::MAX);
             Locked::Held { conn, sent: None, tokens, waiters }
         });
-        if let Err(Ok(Locked::Held { conn, .. })) = seat.answer(answer) {
-            // Whoever asked has gone. It never held the lock, so no min_hold applies.
+        if let Err(Ok(Locked::Held { conn, .. })) = sender.answer(answer) {
+            // The caller has gone. It never held the lock, so no min_hold applies.
             conn.forget();
             if let Some(held) = spot.held.take() {
                 spot.ours = self.let_go(held, false).ok();
@@ -110,11 +111,11 @@ impl Worker {
         let len = ask.block.min(std::num::NonZeroU32::new(BLOCK).unwrap_or(ask.block));
         let tokens = TokenRange::new(first, len)?;
         record.hi = first.get() + u64::from(len.get()) - 1;
-        self.fence.allow(record.hi)?;
+        self.tokens.allow(record.hi)?;
         let now = self.now();
         record.touched = now;
         record.not_before = 0;
-        record.hold = Some(Hold {
+        record.hold = Some(HoldRecord {
             req: ask.req,
             owner: ask.owner.clone(),
             label: ask.label.clone(),

@@ -3,12 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use distlock_core::info::Query;
 use distlock_core::{
-    Clock, Error, FullName, HoldInfo, LockInfo, Mode, Name, Namespace, WaiterInfo,
+    Clock, Error, FullName, HoldInfo, LockInfo, Mode, Name, Namespace, Query, WaiterInfo,
 };
 
-use crate::errors::trouble;
+use crate::errors::{if_there, trouble};
 use crate::file_name::{Stem, decode, space_dir};
 use crate::live_processes::is_alive;
 use crate::lockfile::peek;
@@ -100,15 +99,10 @@ impl Looker {
 
     fn names(&self, space: &Namespace) -> Result<Vec<Name>, Error> {
         let dir = self.dir.join(space_dir(space));
-        let entries = match std::fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(trouble("list", &dir, e)),
-        };
+        let say = |e| trouble("list", &dir, e);
         let mut names = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(|e| trouble("list", &dir, e))?.path();
-            names.extend(name_of(&path));
+        for entry in if_there(std::fs::read_dir(&dir)).map_err(say)?.into_iter().flatten() {
+            names.extend(name_of(&entry.map_err(say)?.path()));
         }
         Ok(names)
     }

@@ -62,24 +62,20 @@ pub(crate) fn exists(dir: &Path) -> bool {
     dir.join("layout").exists()
 }
 
-/// Refuses a directory in which somebody else could have put a file or a link, or still can.
-fn is_private(dir: &Path) -> Result<(), Error> {
-    private_dir(dir)?;
-    // What was put there while it was open to others is still there.
-    for entry in std::fs::read_dir(dir).map_err(|e| trouble("list", dir, e))? {
-        own_entry(&entry.map_err(|e| trouble("list", dir, e))?.path())?;
-    }
-    Ok(())
-}
-
-/// Makes the directory what this layout needs, or refuses it. Answers the moment alone in it.
+/// Makes the directory what this layout needs, or refuses it: also one in which somebody else could
+/// have put a file or a link, or still can, unless `trust_all`. Answers the moment alone in it.
 pub(crate) fn open(dir: &Path, trust_all: bool) -> Result<File, Error> {
     if !trust_all {
         private_dir(dir)?;
     }
     make_dir(dir).map_err(|e| trouble("make", dir, e))?;
     if !trust_all {
-        is_private(dir)?;
+        private_dir(dir)?;
+        // What was put there while it was open to others is still there.
+        let say = |e| trouble("list", dir, e);
+        for entry in std::fs::read_dir(dir).map_err(say)? {
+            own_entry(&entry.map_err(say)?.path())?;
+        }
     }
     let mut file = exclusive(dir)?;
     let path = dir.join("layout");

@@ -4,26 +4,27 @@
 //!    dies, however, frees it at once.
 //! 2. The file's content remembers the fencing token, the holder and, after a release, how long
 //!    nobody may have it yet.
-//! 3. Who waits puts a ticket into the lock's line: a small file whose name sorts by arrival and
-//!    says whose it is. A ticket whose process is gone counts for nothing.
-//! 4. Only the first in line blocks in `flock`, on one thread. Whoever becomes first is told by a
-//!    datagram; a look once a second finds what no datagram could tell.
+//! 3. A waiter puts a ticket into the lock's queue: a small file whose name sorts by arrival and
+//!    names its process. A ticket whose process is gone does not count.
+//! 4. Only the first waiter in the queue blocks in `flock`, on one thread. A waiter that becomes
+//!    the first is told by a datagram; a look once a second finds what no datagram could tell.
 //!
 //! | file | what |
 //! |---|---|
-//! | `store`, `seat` | the public store, the future of a lock call and where it waits |
+//! | `store`, `pending` | the public store, the future of a lock call and its answer |
+//! | `open`, `options` | from a URL or a directory to a store |
 //! | `capability` | what the store promises |
-//! | `worker`, `turn`, `hold` | the one thread that does all file work: commands, whose turn it is, grant and release |
+//! | `worker`, `next_waiter`, `hold` | the one thread that does all file work: commands, whose turn it is, grant and release |
 //! | `blocker` | the thread that waits inside `flock` |
 //! | `lockfile`, `record` | a lock file and what stands in it |
-//! | `line`, `live` | tickets, and which processes are alive |
-//! | `fence` | tokens that never go back, also over a sweep or a reboot |
-//! | `layout`, `stem` | the directory: its version, and the names in it |
+//! | `queue`, `live_processes` | tickets, and which processes are alive |
+//! | `tokens` | tokens that never go back, also over a sweep or a reboot |
+//! | `layout`, `file_name` | the directory: its version, and the names in it |
 //! | `sweep`, `inspect` | removing what is idle, listing what is not |
+//! | `errors` | from errors of the operating system to ours |
 
 mod blocker;
 mod capability;
-mod driver;
 mod errors;
 mod file_name;
 mod hold;
@@ -32,6 +33,8 @@ mod layout;
 mod live_processes;
 mod lockfile;
 mod next_waiter;
+mod open;
+mod options;
 mod pending;
 mod queue;
 mod record;
@@ -40,5 +43,7 @@ mod sweep;
 mod tokens;
 mod worker;
 
-pub use capability::CAPABILITY;
-pub use store::{FileConn, FileOptions, FileStore};
+pub use capability::{CAPABILITY, capabilities};
+pub use open::{open, open_to_look};
+pub use options::FileOptions;
+pub use store::{FileConn, FileStore};

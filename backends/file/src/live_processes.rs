@@ -10,14 +10,14 @@ use rustix::fd::AsRawFd;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::errors::trouble;
+use crate::errors::{if_there, trouble};
 use crate::layout::exclusive;
 use crate::lockfile::{make_dir, own};
 
 /// How many dead sessions a new one clears away.
 const CLEAR: usize = 64;
 
-/// This client's sign of life, and where it can be told that it is first in line.
+/// This client's sign of life, and where it can be told that it is first in the queue.
 pub(crate) struct Session {
     pub(crate) id: String,
     dir: PathBuf,
@@ -35,9 +35,13 @@ impl Session {
         let _alone = exclusive(root)?;
         // Empty directories are what a tmp-cleaner removes first.
         make_dir(&dir).map_err(say)?;
-        clear_dead(&dir).map_err(say)?;
+        let dead = |id: &String| matches!(is_alive(&dir, id), Ok(false));
+        let known = ids(&dir).map_err(say)?;
+        known.into_iter().filter(dead).take(CLEAR).for_each(|id| remove(&dir, &id));
         let id = ReqId::random().to_string()[..16].to_owned();
-        let live = lock_new(&dir.join(format!("{id}.live"))).map_err(say)?;
+        let live = own().write(true).create_new(true).open(dir.join(format!("{id}.live")));
+        let live = live.map_err(say)?;
+        flock(&live, FlockOperation::NonBlockingLockExclusive).map_err(|e| say(e.into()))?;
         let sessions = File::open(&dir).map_err(say)?;
         let out = UnixDatagram::unbound().map_err(say)?;
         out.set_nonblocking(true).map_err(say)?;
@@ -77,11 +81,8 @@ impl Session {
 /// The look takes a shared lock for a moment; nobody but the session itself, before its id was
 /// known, ever wants the exclusive one, so it disturbs nobody.
 pub(crate) fn is_alive(sessions: &Path, id: &str) -> io::Result<bool> {
-    let file = match own().read(true).open(sessions.join(format!("{id}.live"))) {
-        Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(e) => return Err(e),
-    };
+    let file = own().read(true).open(sessions.join(format!("{id}.live")));
+    let Some(file) = if_there(file)? else { return Ok(false) };
     match flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(false),
         Err(Errno::WOULDBLOCK) => Ok(true),
@@ -104,20 +105,8 @@ fn ids(sessions: &Path) -> io::Result<Vec<String>> {
     Ok(ids)
 }
 
-fn clear_dead(sessions: &Path) -> io::Result<()> {
-    let dead = |id: &String| matches!(is_alive(sessions, id), Ok(false));
-    ids(sessions)?.into_iter().filter(dead).take(CLEAR).for_each(|id| remove(sessions, &id));
-    Ok(())
-}
-
 fn remove(sessions: &Path, id: &str) {
     // The socket first: without the live file nobody would find it again.
     let _ = std::fs::remove_file(sessions.join(format!("{id}.sock")));
     let _ = std::fs::remove_file(sessions.join(format!("{id}.live")));
-}
-
-fn lock_new(path: &Path) -> io::Result<File> {
-    let file = own().write(true).create_new(true).open(path)?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(file)
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
+use crate::errors::if_there;
 use crate::record::Record;
 
 /// The record is padded to this, so that a shorter one leaves nothing of a longer one and the file
@@ -99,11 +100,8 @@ impl Drop for LockFile {
 /// Whether the file at a path is this one.
 pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let mine = file.metadata()?;
-    match std::fs::symlink_metadata(path) {
-        Ok(there) => Ok((mine.dev(), mine.ino()) == (there.dev(), there.ino())),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e),
-    }
+    let there = if_there(std::fs::symlink_metadata(path))?;
+    Ok(there.is_some_and(|there| (mine.dev(), mine.ino()) == (there.dev(), there.ino())))
 }
 
 /// Reads a record without the lock: for eyes. `None` when there is none or it is being written.

@@ -1,71 +1,69 @@
 //! Whose turn it is.
 //!
-//! 1. Who comes takes the lock only if no living ticket stands in line; else it takes a ticket.
-//! 2. The first in line, and nobody else, waits inside `flock`.
-//! 3. Who is granted, or gives up in front, removes its ticket *and then* looks who is first now
-//!    and tells it. Who arrives leaves its ticket *and then* looks. One of the two sees the other.
+//! 1. A request takes the lock at once only if no living ticket is in the queue; else it takes a
+//!    ticket.
+//! 2. The first in the queue, and nobody else, waits inside `flock`.
+//! 3. A waiter that is granted, or gives up in front, removes its ticket *and then* looks for the
+//!    first ticket and tells its process. A request leaves its ticket *and then* looks. One of the
+//!    two sees the other.
 
 use std::io;
+use std::path::Path;
 
-use distlock_core::backend::Ask;
-use distlock_core::busy::QueueStatus;
-use distlock_core::session::Locked;
-use distlock_core::{Error, Patience, ReqId};
+use distlock_core::{Ask, Error, Locked, Patience, QueueStatus, ReqId};
 
 use crate::blocker::Blocker;
 use crate::errors::trouble;
 use crate::hold::Ready;
 use crate::live_processes::is_alive;
 use crate::lockfile::LockFile;
-use crate::pending::Seat;
-use crate::queue::{self, Ticket, Waiting};
+use crate::pending::AnswerSender;
+use crate::queue::{self, Ticket};
 use crate::worker::{Spot, Waiter, Worker};
 
 /// How often, and how long apart, a try looks again at a lock that is taken but not by anybody in
 /// the file: an abandoned wait or a sweep has it for a moment, or a grant is being written. A tenth
-/// of a second in all, since the one who has it may have to wait for a processor.
+/// of a second in all, since its holder may have to wait for a processor.
 const GLIMPSES: u32 = 400;
 const GLIMPSE_NANOS: i64 = 250_000;
 
 impl Worker {
-    /// A new request: granted at once, told that it is busy, or put in line.
-    pub(crate) fn arrive(&mut self, spot: &mut Spot, ask: Ask, seat: Seat) {
+    /// A new request: granted at once, told that it is busy, or put in the queue.
+    pub(crate) fn arrive(&mut self, spot: &mut Spot, ask: Ask, sender: AnswerSender) {
         let patient = ask.patience != Patience::Never;
         let first = spot.waiters.is_empty();
         match self.at_once(spot, patient) {
             Ok(Some(ready)) => {
-                self.grant(spot, ready, None, Waiter { ask, seat }, 0);
+                self.grant(spot, ready, None, Waiter { ask, sender }, 0);
                 if spot.held.is_some() {
                     return;
                 }
             }
             Ok(None) if patient => match self.queue(spot, &ask) {
                 Ok(ticket) => {
-                    spot.waiters.insert(ticket.clone(), Box::new(Waiter { ask, seat }));
+                    spot.waiters.insert(ticket.clone(), Box::new(Waiter { ask, sender }));
                     if !first {
                         // Those before us have looked already; our place is behind them.
-                        return self.news_to(spot, &ticket);
+                        return self.news(spot, spot.waiters.range(ticket..));
                     }
                 }
-                Err(e) => drop(seat.answer(Err(e))),
+                Err(e) => drop(sender.answer(Err(e))),
             },
             Ok(None) => {
                 let busy = Locked::Busy(self.status(spot, None));
-                drop(seat.answer(Ok(busy)));
+                drop(sender.answer(Ok(busy)));
             }
-            Err(e) => drop(seat.answer(Err(e))),
+            Err(e) => drop(sender.answer(Err(e))),
         }
         self.settle(spot);
     }
 
-    /// The lock, if it is free and nobody is in line for it.
+    /// The lock, if it is free and nobody is in the queue for it.
     fn at_once(&mut self, spot: &mut Spot, patient: bool) -> Result<Option<Ready>, Error> {
         if spot.held.is_some() || spot.ours.is_some() || !spot.waiters.is_empty() {
             return Ok(None);
         }
-        let line = queue::from_first_alive(&spot.line, &self.sessions, self.own())
-            .map_err(|e| trouble("read", &spot.line, e))?;
-        if !line.is_empty() {
+        if !self.living(&spot.line)?.is_empty() {
             return Ok(None);
         }
         match self.glimpse(spot, !patient) {
@@ -90,15 +88,14 @@ impl Worker {
 
     fn queue(&mut self, spot: &Spot, ask: &Ask) -> Result<Ticket, Error> {
         let ticket = self.ticket(ask.req)?;
-        let who = Waiting { owner: ask.owner.clone(), label: ask.label.clone() };
-        queue::join(&spot.line, &ticket, &who).map_err(|e| {
+        queue::join(&spot.line, &ticket, ask).map_err(|e| {
             queue::leave(&spot.line, &ticket);
             trouble("stand in", &spot.line, e)
         })?;
         Ok(ticket)
     }
 
-    /// Brings a lock forward as far as it goes: grants it, waits for it, or tells who is next.
+    /// Brings a lock forward as far as it goes: grants it, waits for it, or tells the next waiter.
     pub(crate) fn settle(&mut self, spot: &mut Spot) {
         if let Err(e) = self.try_settle(spot) {
             self.fail(spot, &e);
@@ -106,6 +103,8 @@ impl Worker {
         if spot.waiters.is_empty() {
             spot.ours = None;
             Self::no_use_for_blocker(spot);
+        } else {
+            self.news(spot, spot.waiters.iter().take(1));
         }
     }
 
@@ -119,9 +118,7 @@ impl Worker {
 
     fn try_settle(&mut self, spot: &mut Spot) -> Result<(), Error> {
         loop {
-            let own = self.own().to_owned();
-            let mut line = queue::from_first_alive(&spot.line, &self.sessions, &own)
-                .map_err(|e| trouble("read", &spot.line, e))?;
+            let mut line = self.living(&spot.line)?;
             spot.head = line.first().cloned();
             let Some(head) = spot.head.clone() else {
                 if spot.waiters.is_empty() {
@@ -131,7 +128,7 @@ impl Worker {
                 continue;
             };
             if !spot.waiters.contains_key(&head) {
-                if head.session() == own {
+                if head.session() == self.own() {
                     // Left behind when it could not be removed.
                     queue::leave(&spot.line, &head);
                     if queue::has(&spot.line, &head) {
@@ -141,12 +138,10 @@ impl Worker {
                 }
                 spot.ours = None;
                 self.tell(spot, &head);
-                self.news(spot, 1);
                 return Ok(());
             }
-            // The first in line is one of ours. Where the holder is too, its release comes here.
+            // The first in the queue is one of ours. Where the holder is too, its release comes here.
             if spot.held.is_some() {
-                self.news(spot, 1);
                 return Ok(());
             }
             let file = match spot.ours.take() {
@@ -157,10 +152,7 @@ impl Worker {
                     Err(e) => return Err(trouble("lock", &spot.path, e)),
                 },
             };
-            let Some(ready) = self.consider(spot, file)? else {
-                self.news(spot, 1);
-                return Ok(());
-            };
+            let Some(ready) = self.consider(spot, file)? else { return Ok(()) };
             let Some(waiter) = spot.waiters.remove(&head) else { return Ok(()) };
             line.remove(0);
             spot.moved = true;
@@ -176,7 +168,6 @@ impl Worker {
                 .map_err(|e| trouble("start a thread to wait for", &spot.path, e).transient())?,
         };
         spot.blocker.insert(blocker).want();
-        self.news(spot, 1);
         Ok(())
     }
 
@@ -194,7 +185,7 @@ impl Worker {
         self.settle(spot);
     }
 
-    /// Takes a waiter out of the line; answers where it stood, if it still stood there.
+    /// Takes a waiter out of the queue; answers where it stood, if it still stood there.
     pub(crate) fn withdraw(&mut self, spot: &mut Spot, req: ReqId) -> Option<QueueStatus> {
         let ticket = spot.waiters.iter().find(|(_, w)| w.ask.req == req)?.0.clone();
         let line = queue::all(&spot.line).unwrap_or_default();
@@ -211,21 +202,26 @@ impl Worker {
         Some(status)
     }
 
-    /// Somebody emptied the line under us: everybody stands again where they stood.
+    /// The queue of a lock from its first living ticket on.
+    pub(crate) fn living(&self, line: &Path) -> Result<Vec<Ticket>, Error> {
+        let tickets = queue::from_first_alive(line, &self.sessions, self.own());
+        tickets.map_err(|e| trouble("read", line, e))
+    }
+
+    /// Somebody emptied the queue under us: everybody stands again where they stood.
     fn queue_again(&mut self, spot: &mut Spot) -> Result<(), Error> {
         let before = std::mem::take(&mut spot.waiters);
         for (old, waiter) in before {
             let same = self.hearing_session()?.id == old.session();
             let ticket = if same { old } else { self.ticket(waiter.ask.req)? };
-            let who = Waiting { owner: waiter.ask.owner.clone(), label: waiter.ask.label.clone() };
-            let stands = queue::join(&spot.line, &ticket, &who);
+            let stands = queue::join(&spot.line, &ticket, &waiter.ask);
             spot.waiters.insert(ticket, waiter);
             stands.map_err(|e| trouble("stand in", &spot.line, e))?;
         }
         Ok(())
     }
 
-    /// The look once a second: a head that died, a message that was lost, news for those who wait.
+    /// The look once a second: a head that died, a message that was lost, news for waiters.
     pub(crate) fn look_after(&mut self, spot: &mut Spot) {
         if spot.waiters.keys().next().is_some_and(|t| !queue::has(&spot.line, t))
             && let Err(e) = self.queue_again(spot)
@@ -251,31 +247,24 @@ impl Worker {
             self.settle(spot);
         }
         if !calm || std::mem::take(&mut spot.moved) {
-            self.news(spot, usize::MAX);
+            self.news(spot, spot.waiters.iter());
         }
     }
 
-    /// Tells the first few of ours where they stand.
-    fn news(&self, spot: &Spot, howmany: usize) {
+    /// Tells some of our waiters where they stand.
+    fn news<'a>(&self, spot: &Spot, waiters: impl Iterator<Item = (&'a Ticket, &'a Box<Waiter>)>) {
         let line = queue::all(&spot.line).unwrap_or_default();
         let status = self.status(spot, None);
-        for (ticket, waiter) in spot.waiters.iter().take(howmany) {
-            waiter.seat.news(&status, line.partition_point(|t| t < ticket));
+        for (ticket, waiter) in waiters {
+            waiter.sender.news(&status, line.partition_point(|t| t < ticket));
         }
     }
 
-    fn news_to(&self, spot: &Spot, ticket: &Ticket) {
-        let ahead = queue::all(&spot.line).map_or(0, |line| line.partition_point(|t| t < ticket));
-        if let Some(waiter) = spot.waiters.get(ticket) {
-            waiter.seat.news(&self.status(spot, None), ahead);
-        }
-    }
-
-    /// Answers everybody of ours who waits with an error, and leaves the line.
+    /// Answers every waiter of this client with an error, and leaves the queue.
     pub(crate) fn fail(&mut self, spot: &mut Spot, e: &Error) {
         for (ticket, waiter) in std::mem::take(&mut spot.waiters) {
             queue::leave(&spot.line, &ticket);
-            drop(waiter.seat.answer(Err(e.clone())));
+            drop(waiter.sender.answer(Err(e.clone())));
         }
     }
 }

@@ -1,13 +1,11 @@
-//! Where one request waits for its answer: a [`Seat`] for the worker, a [`Chair`] for the caller.
+//! The answer to one request: an [`AnswerSender`] for the worker, an [`AnswerReceiver`] for the caller.
 //!
-//! One small allocation for both news and answer: a thousand may wait.
+//! One small allocation for both news and answer: a thousand requests may wait.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use distlock_core::Error;
-use distlock_core::busy::QueueStatus;
-use distlock_core::session::Locked;
+use distlock_core::{Error, Locked, Mutex, QueueStatus};
 
 use crate::errors::closed;
 use crate::store::FileConn;
@@ -28,10 +26,10 @@ struct Shared {
 type Both = Arc<Mutex<Shared>>;
 
 /// The worker's end. Dropping it without an answer says that the store was closed.
-pub(crate) struct Seat(Both);
+pub(crate) struct AnswerSender(Both);
 
 /// The caller's end. Dropping it drops an answer that was not taken.
-pub(crate) struct Chair(Both);
+pub(crate) struct AnswerReceiver(Both);
 
 /// What a caller hears.
 pub(crate) enum Heard {
@@ -39,19 +37,15 @@ pub(crate) enum Heard {
     Answer(Box<Answer>),
 }
 
-pub(crate) fn seat() -> (Seat, Chair) {
+pub(crate) fn sender() -> (AnswerSender, AnswerReceiver) {
     let both = Both::default();
-    (Seat(both.clone()), Chair(both))
+    (AnswerSender(both.clone()), AnswerReceiver(both))
 }
 
-fn shared(both: &Both) -> MutexGuard<'_, Shared> {
-    both.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Seat {
-    /// Answers; gives the answer back when nobody is there to hear it.
+impl AnswerSender {
+    /// Answers; gives the answer back when the caller has gone.
     pub(crate) fn answer(self, answer: Answer) -> Result<(), Answer> {
-        let mut s = shared(&self.0);
+        let mut s = self.0.lock();
         if s.empty {
             return Err(answer);
         }
@@ -63,7 +57,7 @@ impl Seat {
     pub(crate) fn news(&self, status: &QueueStatus, ahead: usize) {
         let ahead = Some(u32::try_from(ahead).unwrap_or(u32::MAX));
         let token = |s: &QueueStatus| s.holder.as_ref().map(|h| h.token);
-        let mut s = shared(&self.0);
+        let mut s = self.0.lock();
         if s.told.as_ref().is_some_and(|t| (token(t), t.ahead) == (token(status), ahead)) {
             return;
         }
@@ -75,9 +69,9 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for AnswerSender {
     fn drop(&mut self) {
-        let mut s = shared(&self.0);
+        let mut s = self.0.lock();
         s.answer.get_or_insert_with(|| Box::new(Err(closed())));
         let waker = s.waker.take();
         drop(s);
@@ -85,9 +79,9 @@ impl Drop for Seat {
     }
 }
 
-impl Chair {
+impl AnswerReceiver {
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Heard> {
-        let mut s = shared(&self.0);
+        let mut s = self.0.lock();
         if let Some(answer) = s.answer.take() {
             return Poll::Ready(Heard::Answer(answer));
         }
@@ -101,9 +95,9 @@ impl Chair {
     }
 }
 
-impl Drop for Chair {
+impl Drop for AnswerReceiver {
     fn drop(&mut self) {
-        let mut s = shared(&self.0);
+        let mut s = self.0.lock();
         s.empty = true;
         // Its drop gives a lock back; not while this is locked.
         let unheard = s.answer.take();

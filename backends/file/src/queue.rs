@@ -1,4 +1,4 @@
-//! A lock's line: one small file for each who waits.
+//! A lock's queue: one small file for each waiter.
 //!
 //! A ticket is a file of its own rather than a link to the session's live file: the name says
 //! whose it is, so liveness is still one look per session, and there is room for owner and label
@@ -7,17 +7,18 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use distlock_core::{BootInstant, Label, Owner, ReqId};
+use distlock_core::{Ask, BootInstant, Label, Owner, ReqId};
 use serde::{Deserialize, Serialize};
 
+use crate::errors::if_there;
 use crate::live_processes::is_alive;
 use crate::lockfile::{make_dir, own, read};
 
-/// A place in line. Sorts by arrival: twenty digits of boot-clock nanoseconds, session, request.
+/// A place in the queue. Sorts by arrival: twenty digits of boot-clock nanoseconds, session, request.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Ticket(Box<str>);
 
-/// Who waits, for eyes.
+/// The waiter, for people to read.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Waiting {
     pub(crate) owner: Owner,
@@ -54,13 +55,14 @@ impl Ticket {
 }
 
 /// Takes a place.
-pub(crate) fn join(line: &Path, ticket: &Ticket, who: &Waiting) -> io::Result<()> {
+pub(crate) fn join(line: &Path, ticket: &Ticket, ask: &Ask) -> io::Result<()> {
+    let who = Waiting { owner: ask.owner.clone(), label: ask.label.clone() };
     let path = line.join(&*ticket.0);
     let mut how = own();
     how.write(true).create(true).truncate(true);
     loop {
         match how.open(&path) {
-            Ok(mut file) => return file.write_all(&serde_json::to_vec(who)?),
+            Ok(mut file) => return file.write_all(&serde_json::to_vec(&who)?),
             // Swept, or nobody ever waited here.
             Err(e) if e.kind() == io::ErrorKind::NotFound => make_dir(line)?,
             Err(e) => return Err(e),
@@ -70,9 +72,7 @@ pub(crate) fn join(line: &Path, ticket: &Ticket, who: &Waiting) -> io::Result<()
 
 /// Gives a place up.
 pub(crate) fn leave(line: &Path, ticket: &Ticket) {
-    if let Err(e) = std::fs::remove_file(line.join(&*ticket.0))
-        && e.kind() != io::ErrorKind::NotFound
-    {
+    if let Err(e) = if_there(std::fs::remove_file(line.join(&*ticket.0))) {
         tracing::warn!(error = %e, "a ticket stays in line until its process ends");
     }
 }
@@ -82,13 +82,9 @@ pub(crate) fn has(line: &Path, ticket: &Ticket) -> bool {
     line.join(&*ticket.0).exists()
 }
 
-/// Everybody in line, in order, the dead among them.
+/// Everybody in the queue, in order, the dead among them.
 pub(crate) fn all(line: &Path) -> io::Result<Vec<Ticket>> {
-    let entries = match std::fs::read_dir(line) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(e),
-    };
+    let Some(entries) = if_there(std::fs::read_dir(line))? else { return Ok(Vec::new()) };
     let mut tickets = Vec::new();
     for entry in entries {
         tickets.extend(entry?.file_name().to_str().and_then(Ticket::parse));
@@ -97,7 +93,7 @@ pub(crate) fn all(line: &Path) -> io::Result<Vec<Ticket>> {
     Ok(tickets)
 }
 
-/// The line without the dead in front of its first living ticket, whose tickets are removed.
+/// The queue without the dead in front of its first living ticket, whose tickets are removed.
 /// `own` lives, since it asks.
 pub(crate) fn from_first_alive(line: &Path, sessions: &Path, own: &str) -> io::Result<Vec<Ticket>> {
     let mut tickets = all(line)?;
@@ -116,10 +112,10 @@ pub(crate) fn from_first_alive(line: &Path, sessions: &Path, own: &str) -> io::R
     Ok(tickets)
 }
 
-/// Who waits with a ticket; `None` when it has left.
+/// The waiter of a ticket; `None` when it has left.
 pub(crate) fn who(line: &Path, ticket: &Ticket) -> Option<Waiting> {
     let text = read(&line.join(&*ticket.0)).ok()?;
-    // One that has only just arrived may still be writing who it is.
+    // One that has only just arrived may still be writing its content.
     serde_json::from_slice(&text).ok().or_else(|| {
         let owner = Owner::named(ticket.req()?.to_string()).ok()?;
         Some(Waiting { owner, label: Label::new("just arrived") })

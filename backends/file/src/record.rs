@@ -21,12 +21,12 @@ pub(crate) struct Record {
     pub(crate) touched: u64,
     /// Nobody is granted before: a `min_hold` or a lock-delay.
     pub(crate) not_before: u64,
-    pub(crate) hold: Option<Hold>,
+    pub(crate) hold: Option<HoldRecord>,
 }
 
 /// The holder. One that is `Held` while the `flock` is free has crashed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct Hold {
+pub(crate) struct HoldRecord {
     pub(crate) req: ReqId,
     pub(crate) owner: Owner,
     pub(crate) label: Label,
@@ -53,9 +53,9 @@ impl Record {
         Self { lock, hi: floor, boot: boot.to_owned(), touched: 0, not_before: 0, hold: None }
     }
 
-    /// What whoever has just got the `flock` must make of the record: a record of an earlier boot
+    /// Brings the record up to date after the `flock` was taken: a record of an earlier boot
     /// loses its times, a holder that never let go has crashed. Answers the crashed one.
-    pub(crate) fn take_over(&mut self, now: u64, boot: &str, floor: u64) -> Option<Hold> {
+    pub(crate) fn take_over(&mut self, now: u64, boot: &str, floor: u64) -> Option<HoldRecord> {
         if self.boot != boot {
             // What was written last before the machine went down may not be here; the floor is.
             self.hi = self.hi.max(floor);
@@ -105,7 +105,7 @@ impl Record {
     }
 }
 
-impl Hold {
+impl HoldRecord {
     /// The holder as others see it.
     pub(crate) fn seen(&self, now: u64, left: Option<Duration>) -> Holder {
         Holder {
@@ -130,7 +130,7 @@ mod tests {
     fn held(min_hold: u64, lock_delay: u64) -> Record {
         let lock = FullName { space: "".parse().unwrap(), name: "n".parse().unwrap() };
         let mut r = Record::new(lock, 7, "b1");
-        r.hold = Some(Hold {
+        r.hold = Some(HoldRecord {
             req: ReqId::random(),
             owner: Owner::new(),
             label: Label::new("l"),

@@ -1,118 +1,35 @@
 //! The store itself, and the future of a lock call.
 
 use std::future::{Future, poll_fn};
-use std::path::Path;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::task::Poll;
-use std::time::Duration;
 
-use distlock_core::backend::{Ask, Released, Watcher};
-use distlock_core::capability::Fence as Strength;
-use distlock_core::host::{Boot, LocalFs};
-use distlock_core::info::Query;
-use distlock_core::lease::EventSink;
-use distlock_core::session::{Alive, Locked, SessionStore};
 use distlock_core::{
-    Capability, Clock, Error, Force, Forced, FullName, Human, Kind, LockInfo, Patience, ReqId,
-    Token, engine,
+    Alive, Ask, Backend, Capability, Error, EventSink, Force, Forced, FullName, Human, Kind,
+    LockInfo, Locked, LossReason, Patience, Query, Released, ReqId, SessionDriver, SessionStore,
+    Store, StoreInfo, Token, Watcher, engine,
 };
 use tokio::sync::oneshot;
 
-use crate::capability::CAPABILITY;
-use crate::errors::{closed, trouble};
+use crate::errors::closed;
 use crate::file_name::Stem;
 use crate::inspect::Looker;
-use crate::layout;
-use crate::live_processes::any_alive;
-use crate::pending::{Answer, Chair, Heard, seat};
-use crate::tokens::Fence;
-use crate::worker::{Cmd, Worker};
-
-/// How a [`FileStore`] is opened.
-#[derive(Clone, Debug)]
-pub struct FileOptions {
-    /// The clock `min_hold`, lock-delay and patience are counted on.
-    pub clock: Clock,
-    /// Lock files that were free for this long are removed; an hour unless said otherwise.
-    pub retention: Duration,
-    /// Whether this client only looks: it makes no directory.
-    pub look_only: bool,
-    /// Whether to use a directory although other users can write in it or above it. Links are not
-    /// followed even then.
-    pub trust_all: bool,
-}
-
-impl Default for FileOptions {
-    fn default() -> Self {
-        let retention = Duration::from_secs(3600);
-        Self { clock: Clock::system(), retention, look_only: false, trust_all: false }
-    }
-}
+use crate::pending::{Answer, AnswerReceiver, Heard, sender};
+use crate::worker::{Cmd, LockCmd};
 
 /// Locks kept by the kernel on the files of one directory.
 ///
 /// Dropping it frees every lock held through it, as [`close`](SessionStore::close) does, soon
 /// after and without waiting.
 pub struct FileStore {
-    site: String,
-    promise: Capability,
-    tx: Sender<Cmd>,
-    looker: Looker,
+    pub(crate) site: String,
+    pub(crate) capability: Capability,
+    pub(crate) tx: Sender<Cmd>,
+    pub(crate) looker: Looker,
 }
 
 impl FileStore {
-    /// Whether there is a store in a directory; a client that only looks needs one.
-    #[must_use]
-    pub fn exists(dir: impl AsRef<Path>) -> bool {
-        layout::exists(dir.as_ref())
-    }
-
-    /// Opens a directory, and makes it when it is not there, unless the client only looks. Blocks for
-    /// a few file operations.
-    ///
-    /// # Errors
-    /// [`Kind::Refused`] when it is not on a local file system or other users can write in it,
-    /// [`Kind::Layout`] when a newer
-    /// version made it, [`Kind::Credentials`] when this user may not write there,
-    /// [`Kind::Unreachable`] when there is none and the client only looks, and [`Kind::Store`] for
-    /// any other trouble with it.
-    pub fn open(dir: impl AsRef<Path>, options: FileOptions) -> Result<Self, Error> {
-        let FileOptions { clock, retention, look_only, trust_all } = options;
-        let dir = dir.as_ref();
-        let dir = std::path::absolute(dir).map_err(|e| trouble("find", dir, e))?;
-        LocalFs::of(&dir)?;
-        if look_only && !layout::exists(&dir) {
-            return Err(Error::new(
-                Kind::Unreachable,
-                format!("there are no locks in {}", dir.display()),
-            )
-            .with_hint("the first lock taken there makes the directory"));
-        }
-        let alone = layout::open(&dir, trust_all)?;
-        let mut promise = CAPABILITY.clone();
-        // Once more: what was made may be a mount point or a link.
-        if LocalFs::of(&dir)?.volatile {
-            promise.fence = Strength::Clocked;
-        }
-        let dir = dir.canonicalize().map_err(|e| trouble("find", &dir, e))?;
-        let machine = Boot::here()?;
-        let fence = Fence::open(&dir, &machine, || any_alive(&dir.join("sessions")))?;
-        drop(alone);
-
-        let (tx, commands) = channel();
-        let looker = Looker { dir: dir.clone(), boot: machine.id.clone(), clock: clock.clone() };
-        let worker = Worker::new(dir.clone(), machine.id, clock, fence, retention, tx.clone());
-        engine::thread("distlock-file", move || worker.run(commands))
-            .map_err(|e| trouble("start a thread for", &dir, e).transient())?;
-        Ok(Self { site: format!("file:{}", dir.display()), promise, tx, looker })
-    }
-
-    /// What a file store promises on a disk, without opening one.
-    #[must_use]
-    pub fn promises() -> &'static Capability {
-        &CAPABILITY
-    }
-
     /// Looks at up to `at_most` lock files and removes those that were free for longer than the
     /// retention; answers how many. It happens by itself, in small steps, as new locks are made.
     ///
@@ -131,15 +48,15 @@ impl FileStore {
         answer.await.map_err(|_| closed())
     }
 
-    /// Patience is over: leaves the line, unless the lock was granted in the very last moment.
-    async fn give_up(&self, undo: &Undo<'_>, chair: &Chair) -> Box<Answer> {
+    /// Patience is over: leaves the queue, unless the lock was granted at the last moment.
+    async fn give_up(&self, undo: &Undo<'_>, receiver: &AnswerReceiver) -> Box<Answer> {
         let (stem, req) = (undo.stem.clone(), undo.req);
-        if let Ok(status) = self.ask(|reply| Cmd::GiveUp { stem, req, reply }).await {
+        if let Ok(status) = self.ask(|reply| Cmd::At(stem, LockCmd::GiveUp(req, reply))).await {
             return Box::new(Ok(Locked::Busy(status)));
         }
         // Granted: the answer is there.
         loop {
-            if let Heard::Answer(answer) = poll_fn(|cx| chair.poll(cx)).await {
+            if let Heard::Answer(answer) = poll_fn(|cx| receiver.poll(cx)).await {
                 return answer;
             }
         }
@@ -150,13 +67,8 @@ impl FileStore {
         &self,
         work: impl FnOnce(&Looker) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let (tx, rx) = oneshot::channel();
         let looker = self.looker.clone();
-        let started = engine::thread("distlock-look", move || {
-            let _ = tx.send(work(&looker));
-        });
-        started.map_err(|e| trouble("start a thread for", &self.looker.dir, e).transient())?;
-        rx.await.unwrap_or_else(|_| Err(Error::new(Kind::Store, "the look ended early")))
+        engine::unblock(move || work(&looker)).await.map_err(|e| e.store(&self.site))
     }
 }
 
@@ -171,7 +83,7 @@ pub struct FileConn {
     stem: Stem,
     serial: u64,
     tx: Sender<Cmd>,
-    /// Known to whoever asked. Before that a drop is a cancel, and no `min_hold` applies.
+    /// The caller knows of it. Before that a drop is a cancel, and no `min_hold` applies.
     told: bool,
     ended: bool,
 }
@@ -191,7 +103,7 @@ impl Drop for FileConn {
     fn drop(&mut self) {
         if !self.ended {
             let (stem, serial, linger) = (self.stem.clone(), self.serial, self.told);
-            let _ = self.tx.send(Cmd::Unlock { stem, serial, linger, reply: None });
+            let _ = self.tx.send(Cmd::At(stem, LockCmd::Unlock { serial, linger, reply: None }));
         }
     }
 }
@@ -207,40 +119,38 @@ struct Undo<'a> {
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
         if self.armed {
-            let _ = self.tx.send(Cmd::Cancel { stem: self.stem.clone(), req: self.req });
+            let _ = self.tx.send(Cmd::At(self.stem.clone(), LockCmd::Cancel(self.req)));
         }
+    }
+}
+
+impl Store for FileStore {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        Arc::new(SessionDriver::new(self))
     }
 }
 
 impl SessionStore for FileStore {
     type Conn = FileConn;
 
-    fn capability(&self) -> &Capability {
-        &self.promise
-    }
-
-    fn site(&self) -> &str {
-        &self.site
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.looker.clock
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: &self.capability, site: &self.site, clock: &self.looker.clock }
     }
 
     async fn lock(&self, ask: &Ask, seen: Watcher<'_>) -> Result<Locked<FileConn>, Error> {
-        self.promise.allows(ask.mode)?;
+        self.capability.allows(ask.mode)?;
         let until = match ask.patience {
             Patience::For(d) => Some(self.looker.clock.now().plus(d)),
             Patience::Never | Patience::Forever => None,
         };
         let mut undo = Undo { stem: Stem::of(&ask.lock), req: ask.req, tx: &self.tx, armed: true };
-        let (seat, chair) = seat();
-        self.tx.send(Cmd::Lock { ask: ask.clone(), seat }).map_err(|_| closed())?;
+        let (sender, receiver) = sender();
+        self.tx.send(Cmd::Lock { ask: ask.clone(), sender }).map_err(|_| closed())?;
 
         // In a box, and only where there is an end: most wait without, and a thousand may wait.
         let mut over = until.map(|at| Box::pin(self.looker.clock.sleep_until(at)));
         let mut hear = async || {
-            poll_fn(|cx| match chair.poll(cx) {
+            poll_fn(|cx| match receiver.poll(cx) {
                 Poll::Ready(heard) => Poll::Ready(Some(heard)),
                 Poll::Pending => match &mut over {
                     Some(end) => end.as_mut().poll(cx).map(|()| None),
@@ -253,7 +163,7 @@ impl SessionStore for FileStore {
             match hear().await {
                 Some(Heard::Answer(answer)) => break answer,
                 Some(Heard::News(status)) => seen(&status),
-                None => break Box::pin(self.give_up(&undo, &chair)).await,
+                None => break Box::pin(self.give_up(&undo, &receiver)).await,
             }
         };
         undo.armed = false;
@@ -266,18 +176,17 @@ impl SessionStore for FileStore {
 
     async fn alive(&self, conn: &mut FileConn) -> Alive {
         let (stem, serial) = (conn.stem.clone(), conn.serial);
-        match self.ask(|reply| Cmd::Alive { stem, serial, reply }).await {
-            Ok(alive) => alive,
-            Err(_) => Alive::No(distlock_core::LossReason::Gone),
-        }
+        let alive = self.ask(|reply| Cmd::At(stem, LockCmd::Alive(serial, reply))).await;
+        alive.unwrap_or(Alive::No(LossReason::Gone))
     }
 
     async fn unlock(&self, mut conn: FileConn) -> Result<Released, Error> {
         if let Alive::No(_) = self.alive(&mut conn).await {
             return Ok(Released::WasLost);
         }
-        let (stem, serial, linger) = (conn.stem.clone(), conn.serial, true);
-        let answer = self.ask(|reply| Cmd::Unlock { stem, serial, linger, reply: Some(reply) });
+        let (stem, serial) = (conn.stem.clone(), conn.serial);
+        let cmd = |reply| LockCmd::Unlock { serial, linger: true, reply: Some(reply) };
+        let answer = self.ask(|reply| Cmd::At(stem, cmd(reply)));
         // From the send on, which is the first thing the future does, the worker sees to it.
         conn.ended = true;
         // A store without a worker holds nothing any more.

@@ -1,11 +1,12 @@
 //! Removing lock files that nobody has used for long, in small steps.
 //!
-//! 1. Take the file's lock without waiting, and make sure that it is idle and nobody is in line.
+//! 1. Take the file's lock without waiting, and make sure that it is idle and nobody is in the
+//!    queue.
 //! 2. Raise the fence's floor to the highest token of the batch.
-//! 3. Remove the files while their locks are ours: who waits or comes meanwhile finds that its
-//!    file is not the one at the path any more, and opens anew.
+//! 3. Remove the files while their locks are ours: a request that waits or comes meanwhile finds
+//!    that its file is not the one at the path any more, and opens anew.
 
-use std::fs::ReadDir;
+use std::fs::{DirEntry, ReadDir};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +15,6 @@ use distlock_core::{BootInstant, Error};
 
 use crate::errors::trouble;
 use crate::lockfile::{Content, LockFile, peek};
-use crate::queue;
 use crate::record::Record;
 use crate::worker::Worker;
 
@@ -53,23 +53,16 @@ impl Worker {
             self.sweeper.spaces = self.spaces().map_err(|e| trouble("list", &self.dir, e))?;
         }
         let mut idle = Vec::new();
-        let mut highest = 0;
         for _ in 0..at_most {
             let Some(path) = self.next_file() else { break };
-            if let Some((file, hi)) = self.idle(&path) {
-                highest = highest.max(hi);
-                idle.push((file, path));
-            }
+            idle.extend(self.idle(&path).map(|(file, hi)| (file, hi, path)));
         }
-        if idle.is_empty() {
-            return Ok(0);
-        }
-        self.fence.raise_floor(highest)?;
-        let mut removed = 0;
-        for (file, path) in idle {
+        let Some(highest) = idle.iter().map(|(_, hi, _)| *hi).max() else { return Ok(0) };
+        self.tokens.raise_floor(highest)?;
+        let removed = idle.len();
+        for (file, _, path) in idle {
             let _ = std::fs::remove_dir(path.with_extension("q"));
             file.remove().map_err(|e| trouble("remove", &path, e))?;
-            removed += 1;
         }
         Ok(removed)
     }
@@ -79,12 +72,10 @@ impl Worker {
         let long_free = |r: &Record| r.idle(self.now(), &self.boot, self.sweeper.retention);
         // Read before locking: a lock in use must not be touched, not even for a moment. An empty
         // file was made by a process that ended before its first grant.
-        if !peek(path).map_or_else(|| is_empty(path), |r| long_free(&r)) {
-            return None;
-        }
-        let line = path.with_extension("q");
-        let waiting = queue::from_first_alive(&line, &self.sessions, self.own());
-        if !waiting.is_ok_and(|l| l.is_empty()) {
+        let empty = || std::fs::metadata(path).is_ok_and(|m| m.len() == 0);
+        if !peek(path).map_or_else(empty, |r| long_free(&r))
+            || !self.living(&path.with_extension("q")).is_ok_and(|queue| queue.is_empty())
+        {
             return None;
         }
         let file = LockFile::try_lock(path).ok().flatten()?;
@@ -114,17 +105,8 @@ impl Worker {
     }
 
     fn spaces(&self) -> io::Result<Vec<PathBuf>> {
-        let mut spaces = Vec::new();
-        for entry in std::fs::read_dir(&self.dir)? {
-            let entry = entry?;
-            if entry.file_name().as_encoded_bytes().starts_with(b"_") {
-                spaces.push(entry.path());
-            }
-        }
-        Ok(spaces)
+        let entries = std::fs::read_dir(&self.dir)?.collect::<io::Result<Vec<_>>>()?;
+        let space = |e: &DirEntry| e.file_name().as_encoded_bytes().starts_with(b"_");
+        Ok(entries.iter().filter(|e| space(e)).map(DirEntry::path).collect())
     }
-}
-
-fn is_empty(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| m.len() == 0)
 }

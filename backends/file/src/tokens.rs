@@ -9,21 +9,21 @@
 //!   becomes the floor. One sync for all locks every ten seconds instead of one for every grant.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use distlock_core::host::Boot;
 use distlock_core::{Error, Kind};
 use serde::{Deserialize, Serialize};
 
-use crate::errors::trouble;
+use crate::errors::{if_there, trouble};
 use crate::layout::exclusive;
 use crate::lockfile::{own, read};
 
 /// How far ahead the ceiling is raised, in microseconds: tokens are microseconds of the wall clock.
 const AHEAD: u64 = 10_000_000;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Bounds {
     /// Files that are new start above this.
     pub(crate) floor: u64,
@@ -35,18 +35,18 @@ pub(crate) struct Bounds {
 struct Document {
     boot: String,
     shift: String,
-    floor: u64,
-    ceiling: u64,
+    #[serde(flatten)]
+    bounds: Bounds,
 }
 
 /// The `fence` file of a directory.
-pub(crate) struct Fence {
+pub(crate) struct Tokens {
     dir: PathBuf,
     machine: Boot,
     known: Bounds,
 }
 
-impl Fence {
+impl Tokens {
     /// Opens it and, after a boot, turns the ceiling into the floor. The caller has the directory
     /// to itself. `others` says whether some process uses the directory now.
     pub(crate) fn open(
@@ -56,14 +56,14 @@ impl Fence {
     ) -> Result<Self, Error> {
         let mut fence =
             Self { dir: dir.to_owned(), machine: machine.clone(), known: Bounds::default() };
-        let Some(doc) = fence.load()? else {
+        let Some(Document { boot, shift, bounds }) = fence.load()? else {
             fence.store(Bounds::default())?;
             return Ok(fence);
         };
-        fence.known = Bounds { floor: doc.floor, ceiling: doc.ceiling };
-        if doc.boot != machine.id {
-            fence.store(Bounds { floor: doc.floor.max(doc.ceiling), ceiling: doc.ceiling })?;
-        } else if doc.shift != machine.shift {
+        fence.known = bounds;
+        if boot != machine.id {
+            fence.store(Bounds { floor: bounds.floor.max(bounds.ceiling), ..bounds })?;
+        } else if shift != machine.shift {
             if others() {
                 return Err(Error::new(
                     Kind::Refused,
@@ -71,20 +71,15 @@ impl Fence {
                 )
                 .with_hint("processes whose boot clocks differ cannot share a directory"));
             }
-            fence.store(fence.known)?;
+            fence.store(bounds)?;
         }
         Ok(fence)
     }
 
-    /// The floor as it is now on disk: another process may have raised it.
-    pub(crate) fn floor(&mut self) -> Result<u64, Error> {
-        Ok(self.refresh()?.floor)
-    }
-
-    /// Both bounds as they are now on disk.
+    /// Both bounds as they are now on disk: another process may have raised them.
     pub(crate) fn refresh(&mut self) -> Result<Bounds, Error> {
         if let Some(doc) = self.load()? {
-            self.known = Bounds { floor: doc.floor, ceiling: doc.ceiling };
+            self.known = doc.bounds;
         }
         Ok(self.known)
     }
@@ -94,49 +89,41 @@ impl Fence {
         if token <= self.known.ceiling {
             return Ok(());
         }
-        let _alone = exclusive(&self.dir)?;
-        let now = self.refresh()?;
-        if token > now.ceiling {
-            self.store(Bounds { ceiling: token.saturating_add(AHEAD), ..now })?;
-        }
-        Ok(())
+        self.raise(|bounds| {
+            if token > bounds.ceiling {
+                bounds.ceiling = token.saturating_add(AHEAD);
+            }
+        })
     }
 
     /// Makes sure that new files start above `token`.
     pub(crate) fn raise_floor(&mut self, token: u64) -> Result<(), Error> {
-        let _alone = exclusive(&self.dir)?;
-        let now = self.refresh()?;
-        if token > now.floor {
-            self.store(Bounds { floor: token, ..now })?;
-        }
-        Ok(())
+        self.raise(|bounds| bounds.floor = bounds.floor.max(token))
     }
 
-    fn path(&self) -> PathBuf {
-        self.dir.join("fence")
+    /// Changes the bounds on disk, which nobody else can change meanwhile.
+    fn raise(&mut self, change: impl FnOnce(&mut Bounds)) -> Result<(), Error> {
+        let _alone = exclusive(&self.dir)?;
+        let mut bounds = self.refresh()?;
+        change(&mut bounds);
+        if bounds == self.known { Ok(()) } else { self.store(bounds) }
     }
 
     fn load(&self) -> Result<Option<Document>, Error> {
-        let path = self.path();
-        match read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| {
-                Error::new(Kind::Layout, format!("{} makes no sense", path.display()))
-                    .with_hint("restore it, or remove it if no resource compares tokens")
-                    .because(e)
-            }),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(trouble("read", &path, e)),
-        }
+        let path = self.dir.join("fence");
+        let bytes = if_there(read(&path)).map_err(|e| trouble("read", &path, e))?;
+        let decoded = bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose();
+        decoded.map_err(|e| {
+            Error::new(Kind::Layout, format!("{} could not be decoded", path.display()))
+                .with_hint("restore it, or remove it if no resource compares tokens")
+                .because(e)
+        })
     }
 
     fn store(&mut self, bounds: Bounds) -> Result<(), Error> {
-        let doc = Document {
-            boot: self.machine.id.clone(),
-            shift: self.machine.shift.clone(),
-            floor: bounds.floor,
-            ceiling: bounds.ceiling,
-        };
-        let path = self.path();
+        let doc =
+            Document { boot: self.machine.id.clone(), shift: self.machine.shift.clone(), bounds };
+        let path = self.dir.join("fence");
         let fresh = self.dir.join("fence.new");
         let write = || {
             let mut file = own().write(true).create(true).truncate(true).open(&fresh)?;

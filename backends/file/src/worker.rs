@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use distlock_core::backend::Ask;
-use distlock_core::busy::QueueStatus;
-use distlock_core::session::Alive;
-use distlock_core::{BootInstant, Clock, Error, FullName, LossReason, ReqId, engine};
+use distlock_core::{
+    Alive, Ask, BootInstant, Clock, Error, FullName, LossReason, QueueStatus, ReqId, engine,
+};
 use tokio::sync::oneshot;
 
 use crate::blocker::Blocker;
@@ -18,68 +18,48 @@ use crate::file_name::Stem;
 use crate::hold::Held;
 use crate::live_processes::{Session, is_alive};
 use crate::lockfile::{LockFile, peek};
-use crate::pending::Seat;
+use crate::pending::AnswerSender;
 use crate::queue::Ticket;
 use crate::record::Phase;
 use crate::sweep::Sweeper;
-use crate::tokens::Fence;
+use crate::tokens::Tokens;
 
 /// How often a waiting client looks after what no datagram tells: a dead head, a lost message.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(crate) enum Cmd {
-    Lock {
-        ask: Ask,
-        seat: Seat,
-    },
-    /// Patience ran out. Answered with where it stood; not at all when it was granted meanwhile.
-    GiveUp {
-        stem: Stem,
-        req: ReqId,
-        reply: oneshot::Sender<QueueStatus>,
-    },
-    /// Nobody waits for the answer any more.
-    Cancel {
-        stem: Stem,
-        req: ReqId,
-    },
-    Unlock {
-        stem: Stem,
-        serial: u64,
-        linger: bool,
-        reply: Option<oneshot::Sender<Result<(), Error>>>,
-    },
-    Alive {
-        stem: Stem,
-        serial: u64,
-        reply: oneshot::Sender<Alive>,
-    },
-    /// The blocked thread has the lock.
-    Got {
-        stem: Stem,
-        got: io::Result<Option<LockFile>>,
-    },
-    /// Another process says that one of ours is first in line.
-    Told {
-        stem: Stem,
-    },
-    /// A `min_hold` or a lock-delay is over.
-    Due {
-        stem: Stem,
-    },
+    /// A new request.
+    Lock { ask: Ask, sender: AnswerSender },
+    /// About one lock; dropped when this client has nothing to do with it any more.
+    At(Stem, LockCmd),
+    /// The look once a second at every lock that is waited for.
     Look,
-    Sweep {
-        at_most: usize,
-        reply: oneshot::Sender<Result<usize, Error>>,
-    },
-    Close {
-        reply: Option<oneshot::Sender<()>>,
-    },
+    /// Removes idle lock files; answers how many.
+    Sweep { at_most: usize, reply: oneshot::Sender<Result<usize, Error>> },
+    /// Ends the worker.
+    Close { reply: Option<oneshot::Sender<()>> },
+}
+
+/// A command about a lock that this client waits for or holds. A hold is known by its serial number.
+pub(crate) enum LockCmd {
+    /// Patience ran out. Answered with the request's position; not at all when it was granted meanwhile.
+    GiveUp(ReqId, oneshot::Sender<QueueStatus>),
+    /// The caller of this request has gone.
+    Cancel(ReqId),
+    /// Ends a hold.
+    Unlock { serial: u64, linger: bool, reply: Option<oneshot::Sender<Result<(), Error>>> },
+    /// Asks whether a hold is still there.
+    Alive(u64, oneshot::Sender<Alive>),
+    /// The blocked thread has the lock.
+    Got(io::Result<Option<LockFile>>),
+    /// Another process says that one of ours is first in the queue, or a `min_hold` or a lock-delay is
+    /// over.
+    Settle,
 }
 
 pub(crate) struct Waiter {
     pub(crate) ask: Ask,
-    pub(crate) seat: Seat,
+    pub(crate) sender: AnswerSender,
 }
 
 /// Everything this client knows of one lock. It is forgotten when nothing is left in it.
@@ -88,22 +68,22 @@ pub(crate) struct Spot {
     pub(crate) lock: FullName,
     pub(crate) path: PathBuf,
     pub(crate) line: PathBuf,
-    /// Those of this client who wait, in order.
+    /// The waiters of this client, in order.
     pub(crate) waiters: BTreeMap<Ticket, Box<Waiter>>,
     pub(crate) held: Option<Held>,
     /// The kernel's lock is ours but nobody has been granted it yet.
     pub(crate) ours: Option<LockFile>,
     pub(crate) blocker: Option<Blocker>,
-    /// The first in line at the last look.
+    /// The first in the queue at the last look.
     pub(crate) head: Option<Ticket>,
     /// The one we last told that it is first.
     pub(crate) told: Option<Ticket>,
-    /// Somebody's place in line has changed since the last news.
+    /// Somebody's place in the queue has changed since the last news.
     pub(crate) moved: bool,
 }
 
 impl Spot {
-    fn new(lock: FullName, stem: Stem, dir: &std::path::Path) -> Self {
+    fn new(lock: FullName, stem: Stem, dir: &Path) -> Self {
         Self {
             path: stem.lock_file(dir),
             line: stem.line(dir),
@@ -132,7 +112,7 @@ pub(crate) struct Worker {
     pub(crate) sessions: PathBuf,
     pub(crate) boot: String,
     pub(crate) clock: Clock,
-    pub(crate) fence: Fence,
+    pub(crate) tokens: Tokens,
     pub(crate) sweeper: Sweeper,
     pub(crate) tx: Sender<Cmd>,
     pub(crate) spots: HashMap<Stem, Spot>,
@@ -150,7 +130,7 @@ impl Worker {
         dir: PathBuf,
         boot: String,
         clock: Clock,
-        fence: Fence,
+        tokens: Tokens,
         retention: Duration,
         tx: Sender<Cmd>,
     ) -> Self {
@@ -160,7 +140,7 @@ impl Worker {
             dir,
             boot,
             clock,
-            fence,
+            tokens,
             tx,
             spots: HashMap::new(),
             serial: 0,
@@ -175,39 +155,17 @@ impl Worker {
     pub(crate) fn run(mut self, commands: Receiver<Cmd>) {
         while let Ok(cmd) = commands.recv() {
             match cmd {
-                Cmd::Lock { ask, seat } => self.lock(ask, seat),
-                Cmd::GiveUp { stem, req, reply } => {
-                    self.at(&stem, |w, spot| {
-                        if let Some(status) = w.withdraw(spot, req) {
-                            let _ = reply.send(status);
-                        }
-                    });
-                }
-                Cmd::Cancel { stem, req } => self.at(&stem, |w, spot| {
-                    w.withdraw(spot, req);
-                }),
-                Cmd::Unlock { stem, serial, linger, reply } => {
-                    self.at(&stem, |w, spot| w.unlock(spot, serial, linger, reply));
-                }
-                Cmd::Alive { stem, serial, reply } => {
-                    self.at(&stem, |w, spot| {
-                        let _ = reply.send(w.alive(spot, serial));
-                    });
-                }
-                Cmd::Got { stem, got } => {
-                    // One that nobody here knows goes free by being dropped.
-                    self.at(&stem, |w, spot| w.got(spot, got));
-                }
-                Cmd::Told { stem } | Cmd::Due { stem } => {
-                    self.at(&stem, |w, spot| w.settle(spot));
-                }
+                Cmd::Lock { ask, sender } => self.lock(ask, sender),
+                // A lock that comes for a name nobody here knows goes free by being dropped.
+                Cmd::At(stem, cmd) => self.at(&stem, |w, spot| w.handle(spot, cmd)),
                 Cmd::Look => self.look(),
                 Cmd::Sweep { at_most, reply } => {
                     let _ = reply.send(self.sweep(at_most));
                 }
                 Cmd::Close { reply } => {
                     self.close();
-                    // The channel goes first, so that whoever hears the answer finds it closed.
+                    // The channel goes first, so that the caller finds it closed once it has the
+                    // answer.
                     drop(commands);
                     if let Some(reply) = reply {
                         let _ = reply.send(());
@@ -216,6 +174,21 @@ impl Worker {
                 }
             }
             self.keep_looking();
+        }
+    }
+
+    fn handle(&mut self, spot: &mut Spot, cmd: LockCmd) {
+        match cmd {
+            LockCmd::GiveUp(req, reply) => {
+                if let Some(status) = self.withdraw(spot, req) {
+                    let _ = reply.send(status);
+                }
+            }
+            LockCmd::Cancel(req) => drop(self.withdraw(spot, req)),
+            LockCmd::Unlock { serial, linger, reply } => self.unlock(spot, serial, linger, reply),
+            LockCmd::Alive(serial, reply) => drop(reply.send(self.alive(spot, serial))),
+            LockCmd::Got(got) => self.got(spot, got),
+            LockCmd::Settle => self.settle(spot),
         }
     }
 
@@ -233,15 +206,15 @@ impl Worker {
         }
     }
 
-    fn lock(&mut self, ask: Ask, seat: Seat) {
+    fn lock(&mut self, ask: Ask, sender: AnswerSender) {
         let stem = Stem::of(&ask.lock);
         let known = self.spots.remove(&stem);
         let mut spot = known.unwrap_or_else(|| Spot::new(ask.lock.clone(), stem, &self.dir));
         let fresh = !spot.path.exists();
-        self.arrive(&mut spot, ask, seat);
+        self.arrive(&mut spot, ask, sender);
         self.put(spot);
         if fresh {
-            // Who makes a file pays for those that are idle.
+            // A request that makes a file sweeps some that are idle.
             self.sweep_quietly();
         }
     }
@@ -284,7 +257,7 @@ impl Worker {
         Ok(Ticket::new(at, &self.hearing_session()?.id, req))
     }
 
-    /// Tells a ticket's process that it is first in line; once is enough.
+    /// Tells a ticket's process that it is first in the queue; once is enough.
     pub(crate) fn tell(&mut self, spot: &mut Spot, ticket: &Ticket) {
         if spot.told.as_ref() != Some(ticket)
             && let Ok(session) = self.session()
@@ -304,11 +277,11 @@ impl Worker {
         let (clock, tx, stem) = (self.clock.clone(), self.tx.clone(), spot.stem.clone());
         engine::spawn(async move {
             clock.sleep_until(at).await;
-            let _ = tx.send(Cmd::Due { stem });
+            let _ = tx.send(Cmd::At(stem, LockCmd::Settle));
         });
     }
 
-    /// Who has the lock, as its file says.
+    /// The holder, as the lock's file says.
     pub(crate) fn status(&self, spot: &Spot, ahead: Option<u32>) -> QueueStatus {
         let now = self.now();
         let record = spot.held.as_ref().map(|h| h.record.clone()).or_else(|| peek(&spot.path));
@@ -318,7 +291,7 @@ impl Worker {
         QueueStatus { holder: hold.map(|h| h.seen(now, left)), ahead, left, note: None }
     }
 
-    /// Whether the file names somebody who accounts for the lock being taken.
+    /// Whether the file names a holder that accounts for the lock being taken.
     pub(crate) fn is_accounted_for(&self, spot: &Spot) -> bool {
         peek(&spot.path).filter(|r| r.boot == self.boot).is_some_and(|r| {
             r.left(self.now(), &self.boot).is_some()
@@ -376,15 +349,11 @@ impl Worker {
     }
 }
 
-async fn hear(
-    socket: std::os::unix::net::UnixDatagram,
-    mut stopped: oneshot::Receiver<()>,
-    tx: Sender<Cmd>,
-) {
+async fn hear(socket: UnixDatagram, mut stopped: oneshot::Receiver<()>, tx: Sender<Cmd>) {
     let socket = match tokio::net::UnixDatagram::from_std(socket) {
         Ok(socket) => socket,
         // The look once a second still finds whose turn it is.
-        Err(e) => return tracing::warn!(error = %e, "wake-ups cannot be heard"),
+        Err(e) => return tracing::warn!(error = %e, "cannot listen for wake-ups"),
     };
     let mut bytes = [0; 512];
     loop {
@@ -394,7 +363,7 @@ async fn hear(
         };
         if let Ok(n) = heard
             && let Ok(text) = std::str::from_utf8(&bytes[..n])
-            && tx.send(Cmd::Told { stem: Stem::heard(text) }).is_err()
+            && tx.send(Cmd::At(Stem::heard(text), LockCmd::Settle)).is_err()
         {
             return;
         }

@@ -1,56 +1,53 @@
 //! Acquire: the lock's item by `add`, and a token from the fence such that tokens rise in the order
 //! of the grants.
 //!
-//! The item alone decides who holds the lock. The token must be above those of all earlier grants
-//! and below those of all later ones, though whoever takes it may stall at any point and find that
-//! its item has ended and others were granted meanwhile. The fence is only ever raised, by
-//! compare-and-swap, to max(what stands there + 1, wall clock). There are two ways:
+//! The item alone decides which request holds the lock. The token must be above those of all
+//! earlier grants and below those of all later ones, though the client that takes it may stall at
+//! any point and find that its item has ended and others were granted meanwhile. The fence is only
+//! ever raised, by compare-and-swap, to max(what stands there + 1, wall clock). There are two ways:
 //!
 //! * **Item first** (two round trips): add the item and read the fence; then, in one packet, raise
 //!   the fence and write the token into the item, each by compare-and-swap. Granted only if both
-//!   succeeded. Earlier grants raised the fence before their item ended, that is before our add: they
-//!   are below us. Later ones raise it after their add, that is after our item ended, that is after
-//!   our second write found it unchanged: they are above. A taker that stalls after the add, or after
-//!   the raise, fails at the write into its item, and its token is nobody's.
-//! * **Fence first** (one round trip), when this client was the last to raise the fence: in one packet
-//!   raise it, add the item, and read the fence again. Granted only if the raise and the add succeeded
-//!   and the fence is still ours. Nobody raised it between: an earlier grant raised it before us, and
-//!   a later one, which may have raised it first as well, finds that we did and goes the first way.
+//!   succeeded. Earlier grants raised the fence before their item ended, that is before our add:
+//!   they are below us. Later ones raise it after their add, that is after our item ended, that is
+//!   after our second write found it unchanged: they are above. A taker that stalls after the add,
+//!   or after the raise, fails at the write into its item, and its token is nobody's.
+//! * **Fence first** (one round trip), when this client was the last to raise the fence: in one
+//!   packet raise it, add the item, and read the fence again. Granted only if the raise and the add
+//!   succeeded and the fence is still ours. Nobody raised it between: an earlier grant raised it
+//!   before us, and a later one, which may have raised it first as well, finds that we did and goes
+//!   the first way.
 //!
-//! Token before add without the second look would let A take 10, stall, B take 11 and be done, and A
-//! be granted with 10: a holder whose writes are refused. Token after add without the write into the
-//! item would let A stall after its add, B take 10 in its place, and A come back with 11: a holder
-//! whose writes are refused because of one that is none.
+//! Token before add without the second look would let A take 10, stall, B take 11 and be done, and
+//! A be granted with 10: a holder whose writes are refused. Token after add without the write into
+//! the item would let A stall after its add, B take 10 in its place, and A come back with 11: a
+//! holder whose writes are refused because of one that is none.
 //!
-//! A replay is told the same token if the first answer arrived, which this client's notes say. If it
-//! did not, nobody knows the token, and the request goes on with a new one the first way.
+//! A replay is told the same token if the first answer arrived, which this client's notes say. If
+//! it did not, nobody knows the token, and the request goes on with a new one the first way.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_core::backend::Ask;
 use distlock_core::state::{End, Reply as Answer};
-use distlock_core::{BootInstant, Error, Kind, Token};
+use distlock_core::{Ask, BootInstant, Error, Token};
 
-use crate::errors;
+use crate::errors::{self, RACES, odd};
 use crate::key;
-use crate::known_items::{Note, Spent};
+use crate::known_items::{KnownItem, RequestEnd};
 use crate::record::{Phase, Record};
 use crate::store::Inner;
 use crate::time::{FENCE_SECS, replayed, secs, until};
 use crate::wire::{Command, If, Reply, Version};
 
-/// How often a race with others is run again before it is called trouble.
-pub(crate) const RACES: u32 = 16;
-
 impl Inner {
     pub(crate) async fn acquire(&self, ask: &Ask) -> Result<Answer, Error> {
-        if self.notes.spent(ask.req).is_some() {
+        if self.known.ended(ask.req).is_some() {
             return Ok(Answer::Tombstoned(End::Cancelled));
         }
         let answer = self.take(ask).await?;
         // A cancel that came meanwhile may have looked before our item was there.
-        if self.notes.spent(ask.req).is_some() {
+        if self.known.ended(ask.req).is_some() {
             self.remove(&ask.key()).await?;
             return Ok(Answer::Tombstoned(End::Cancelled));
         }
@@ -60,13 +57,13 @@ impl Inner {
     async fn take(&self, ask: &Ask) -> Result<Answer, Error> {
         for _ in 0..RACES {
             let sent = self.clock.now();
-            if let Some(note) = self.notes.lock(&ask.lock).filter(|n| self.enters(ask, n)) {
+            if let Some(note) = self.known.lock(&ask.lock).filter(|n| self.enters(ask, n)) {
                 if let Some(answer) = self.enter(ask, note, sent).await? {
                     return Ok(answer);
                 }
                 continue;
             }
-            let answer = match self.notes.take_fence(&ask.lock) {
+            let answer = match self.known.take_fence(&ask.lock) {
                 Some(fence) => self.fence_first(ask, fence, sent).await?,
                 None => self.item_first(ask, sent).await?,
             };
@@ -74,11 +71,11 @@ impl Inner {
                 return Ok(answer);
             }
         }
-        Err(contended())
+        Err(errors::contended())
     }
 
     /// Whether the owner asks again for a lock that this client holds for it.
-    fn enters(&self, ask: &Ask, note: &Note) -> bool {
+    fn enters(&self, ask: &Ask, note: &KnownItem) -> bool {
         let held = note.record.phase == Phase::Held && note.end > self.clock.now();
         held && note.record.owner == ask.owner && !note.record.has(ask.req)
     }
@@ -87,7 +84,7 @@ impl Inner {
     async fn enter(
         &self,
         ask: &Ask,
-        note: Note,
+        note: KnownItem,
         sent: BootInstant,
     ) -> Result<Option<Answer>, Error> {
         let mut record = note.record.clone();
@@ -99,7 +96,7 @@ impl Inner {
                 Ok(Some(granted(record.token, Duration::from_secs(left.into()))))
             }
             Reply::Changed | Reply::Missing => {
-                self.notes.forget(&ask.lock, note.record.reqs[0]);
+                self.known.forget(&ask.lock, note.record.reqs[0]);
                 Ok(None)
             }
             other => Err(odd(&other)),
@@ -128,12 +125,12 @@ impl Inner {
                 Reply::Done { version },
                 Reply::Hit { version: seen, .. },
             ) if ours == seen => {
-                self.notes.raised(&ask.lock, token, *ours);
+                self.known.raised(&ask.lock, token, *ours);
                 self.note(record, *version, sent, sent, left);
                 Ok(Some(granted(token, ask.ttl)))
             }
             (_, Reply::Done { version }, fence) => {
-                self.commit(ask, &record, *version, fence.clone(), sent).await
+                self.commit(ask, record, *version, fence.clone(), sent).await
             }
             (_, Reply::Taken, _) => {
                 let seen = self.link.one(Command::Get { key: key::lock(&ask.lock) }).await?;
@@ -154,7 +151,7 @@ impl Inner {
         let mut replies = self.link.call(commands).await?.into_iter();
         match (replies.next(), replies.next(), replies.next()) {
             (Some(Reply::Done { version }), Some(fence), _) => {
-                self.commit(ask, &record, version, fence, sent).await
+                self.commit(ask, record, version, fence, sent).await
             }
             (Some(Reply::Taken), _, Some(seen)) => self.taken(ask, &seen, sent).await,
             (Some(other), ..) => Err(odd(&other)),
@@ -166,7 +163,7 @@ impl Inner {
     async fn commit(
         &self,
         ask: &Ask,
-        record: &Record,
+        mut record: Record,
         mut version: Version,
         mut fence: Reply,
         sent: BootInstant,
@@ -179,7 +176,7 @@ impl Inner {
                 other => return Err(odd(other)),
             };
             let token = next(last, self.clock.wall_micros());
-            let record = record.with_token(token);
+            record.token = token;
             let commands = vec![
                 self.raise(ask, token, when),
                 self.write(&record, left, If::Same(version)),
@@ -189,11 +186,11 @@ impl Inner {
             let (raised, written, seen) = (replies.next(), replies.next(), replies.next());
             match (raised, written) {
                 (Some(Reply::Done { version: ours }), Some(Reply::Done { version })) => {
-                    self.notes.raised(&ask.lock, token, ours);
+                    self.known.raised(&ask.lock, token, ours);
                     self.note(record, version, sent, sent, left);
                     return Ok(Some(granted(token, ask.ttl)));
                 }
-                // Somebody who stalled raised the fence: it is not told this token, and neither are
+                // A client that stalled raised the fence: it is not told this token, and neither are
                 // we. Ours is the item still.
                 (_, Some(Reply::Done { version: now })) => version = now,
                 (_, Some(Reply::Changed | Reply::Missing)) => return Ok(None),
@@ -202,7 +199,7 @@ impl Inner {
             }
             fence = seen.unwrap_or(Reply::Missing);
         }
-        Err(contended())
+        Err(errors::contended())
     }
 
     /// Something stands at the lock's key. `None` when it has gone meanwhile.
@@ -223,16 +220,16 @@ impl Inner {
             return Ok(Some(Answer::Busy { ahead: 0, why }));
         }
         if record.phase != Phase::Held {
-            self.notes.spend(ask.req, Spent::Cancelled);
+            self.known.end_request(ask.req, RequestEnd::Cancelled);
             return Ok(Some(Answer::Tombstoned(End::Cancelled)));
         }
-        let told = self.notes.lock(&ask.lock).is_some_and(|n| n.record.token == record.token);
+        let told = self.known.lock(&ask.lock).is_some_and(|n| n.record.token == record.token);
         // With others beside it, it entered a hold whose token was told.
         if told || record.reqs.len() > 1 {
             return Ok(Some(granted(record.token, replayed(ask.ttl, left))));
         }
         let fence = self.link.one(Command::Get { key: key::fence(&ask.lock) }).await?;
-        self.commit(ask, &record, version, fence, sent).await
+        self.commit(ask, record, version, fence, sent).await
     }
 
     /// The command that stores a record.
@@ -258,7 +255,7 @@ impl Inner {
         let lease = Duration::from_secs(left.into());
         let margin = crate::capability().margin(lease);
         let (end, safe) = (now.plus(lease), sent.plus(lease).minus(margin));
-        self.notes.wrote(Note { record, version, since, end, safe }, now);
+        self.known.wrote(KnownItem { record, version, since, end, safe }, now);
     }
 }
 
@@ -275,21 +272,6 @@ fn next(last: u64, wall: u64) -> Token {
 /// The fence's number. What is none was not written by us, and the wall clock goes on from there.
 fn number(value: &[u8]) -> u64 {
     std::str::from_utf8(value).ok().and_then(|t| t.parse().ok()).unwrap_or(0)
-}
-
-fn contended() -> Error {
-    Error::new(Kind::Store, format!("lost {RACES} races with others for it"))
-        .unknown()
-        .transient()
-        .with_hint("ask again")
-}
-
-/// An answer that its question cannot have.
-pub(crate) fn odd(reply: &Reply) -> Error {
-    match reply {
-        Reply::Trouble(line) => errors::trouble(line),
-        other => errors::garbage(&format!("{other:?}")),
-    }
 }
 
 #[cfg(test)]

@@ -21,14 +21,14 @@ use crate::wire::{Command, Reply, parse, shown};
 
 /// How long a call may take, connecting not counted.
 pub(crate) const CALL: Duration = Duration::from_secs(4);
-/// At most so many bytes wait to be sent; what comes then waits in the channel.
+/// Max bytes that wait to be sent; further calls wait in the channel.
 const ENOUGH: usize = 1 << 20;
 
 type Answer = oneshot::Sender<Result<Vec<Reply>, Error>>;
 
 enum Job {
     Call(Vec<Command>, Answer),
-    Quit(Answer),
+    Quit,
 }
 
 /// A client's connection. Dropping it closes it after what was sent is answered.
@@ -41,8 +41,7 @@ impl Link {
     pub(crate) fn new(address: String, clock: Clock) -> Self {
         let (jobs, rx) = mpsc::unbounded_channel();
         let connected = Arc::<AtomicU64>::default();
-        let line = Line { address, clock, connected: connected.clone(), rx };
-        engine::spawn(line.run());
+        engine::spawn(run(address, clock, connected.clone(), rx));
         Self { jobs, connected }
     }
 
@@ -72,62 +71,44 @@ impl Link {
 
     /// Closes the connection after what was sent before is answered.
     pub(crate) async fn quit(&self) {
-        let (tx, rx) = oneshot::channel();
-        if self.jobs.send(Job::Quit(tx)).is_ok() {
-            let _ = rx.await;
-        }
+        let _ = self.jobs.send(Job::Quit);
+        self.jobs.closed().await;
     }
 }
 
-/// The other end of a [`Link`].
-struct Line {
+/// Serves the calls of a [`Link`] until it quits or is dropped.
+async fn run(
     address: String,
     clock: Clock,
     connected: Arc<AtomicU64>,
-    rx: mpsc::UnboundedReceiver<Job>,
-}
-
-impl Line {
-    async fn run(mut self) {
-        while let Some(job) = self.rx.recv().await {
-            let (commands, answer) = match job {
-                Job::Call(commands, answer) => (commands, answer),
-                Job::Quit(done) => return drop(done.send(Ok(Vec::new()))),
-            };
-            if answer.is_closed() {
-                continue;
-            }
-            match handshake::connect(&self.address, &self.clock).await {
-                Ok(stream) => {
-                    let on = self.connected.fetch_add(1, Ordering::AcqRel) + 1;
-                    let mut open = Open::new(stream, self.clock.clone(), on);
-                    open.take(commands, answer);
-                    match open.serve(&mut self.rx).await {
-                        End::Lost => {}
-                        End::Quit(done) => return drop(done.map(|d| d.send(Ok(Vec::new())))),
-                    }
+    mut rx: mpsc::UnboundedReceiver<Job>,
+) {
+    while let Some(Job::Call(commands, answer)) = rx.recv().await {
+        if answer.is_closed() {
+            continue;
+        }
+        match handshake::connect(&address, &clock).await {
+            Ok(stream) => {
+                let on = connected.fetch_add(1, Ordering::AcqRel) + 1;
+                let mut open = Open::new(stream, clock.clone(), on);
+                open.take(commands, answer);
+                open.serve(&mut rx).await;
+                if open.quit {
+                    return;
                 }
-                Err(e) => {
-                    let _ = answer.send(Err(e.clone()));
-                    // Whoever came meanwhile waited for this very attempt.
-                    while let Ok(job) = self.rx.try_recv() {
-                        match job {
-                            Job::Call(_, answer) => drop(answer.send(Err(e.clone()))),
-                            Job::Quit(done) => return drop(done.send(Ok(Vec::new()))),
-                        }
+            }
+            Err(e) => {
+                let _ = answer.send(Err(e.clone()));
+                // Calls that came meanwhile waited for this very attempt.
+                while let Ok(job) = rx.try_recv() {
+                    match job {
+                        Job::Call(_, answer) => drop(answer.send(Err(e.clone()))),
+                        Job::Quit => return,
                     }
                 }
             }
         }
     }
-}
-
-/// Why a connection is over.
-enum End {
-    /// It was lost; another one is made for the next call.
-    Lost,
-    /// Nobody wants it any more.
-    Quit(Option<Answer>),
 }
 
 /// A call that was sent.
@@ -150,7 +131,7 @@ impl Flight {
     }
 }
 
-/// An open connection.
+/// An open connection. Dropping it closes it.
 struct Open {
     clock: Clock,
     read: OwnedReadHalf,
@@ -161,13 +142,15 @@ struct Open {
     number: u32,
     /// Which connection of this client it is.
     on: u64,
+    /// Nothing more is sent: the client was closed or dropped.
+    quit: bool,
 }
 
 impl Open {
     fn new(stream: TcpStream, clock: Clock, on: u64) -> Self {
         let (read, write) = stream.into_split();
         let (flights, out, got) = (VecDeque::new(), Vec::new(), Vec::new());
-        Self { clock, read, write, flights, out, got, number: 0, on }
+        Self { clock, read, write, flights, out, got, number: 0, on, quit: false }
     }
 
     fn take(&mut self, commands: Vec<Command>, answer: Answer) {
@@ -196,58 +179,54 @@ impl Open {
         }
     }
 
-    async fn serve(&mut self, rx: &mut mpsc::UnboundedReceiver<Job>) -> End {
-        let mut quit = None;
+    /// Sends and answers calls until the connection is lost, or until everything that was asked before
+    /// a quit is answered.
+    async fn serve(&mut self, rx: &mut mpsc::UnboundedReceiver<Job>) {
         let mut chunk = [0; 16 * 1024];
-        loop {
-            if let Some(done) = quit.take() {
-                if self.flights.is_empty() {
-                    return End::Quit(done);
-                }
-                quit = Some(done);
+        let lost = loop {
+            if self.quit && self.flights.is_empty() {
+                return;
             }
             let first = self.flights.front().map_or(BootInstant::FAR, |f| f.until);
             tokio::select! {
                 read = self.read.read(&mut chunk) => match read {
-                    Ok(0) => return self.fail(&errors::cut(None), quit),
+                    Ok(0) => break errors::cut(None),
                     Ok(n) => {
                         self.got.extend_from_slice(&chunk[..n]);
                         if let Err(e) = self.hear() {
-                            return self.fail(&e, quit);
+                            break e;
                         }
                     }
-                    Err(e) => return self.fail(&errors::cut(Some(e)), quit),
+                    Err(e) => break errors::cut(Some(e)),
                 },
                 written = self.write.write(&self.out), if !self.out.is_empty() => match written {
                     Ok(n) => drop(self.out.drain(..n)),
-                    Err(e) => return self.fail(&errors::cut(Some(e)), quit),
+                    Err(e) => break errors::cut(Some(e)),
                 },
-                job = rx.recv(), if quit.is_none() && self.out.len() < ENOUGH => {
-                    self.accept(job, rx, &mut quit);
+                job = rx.recv(), if !self.quit && self.out.len() < ENOUGH => {
+                    self.accept(job.unwrap_or(Job::Quit), rx);
                 }
                 () = self.clock.sleep_until(first), if !self.flights.is_empty() => {
-                    return self.fail(&errors::late(CALL), quit);
+                    break Error::unanswered(CALL);
                 }
             }
+        };
+        tracing::debug!(error = %lost, waiting = self.flights.len(), "connection lost");
+        for flight in self.flights.drain(..) {
+            let _ = flight.answer.send(Err(lost.clone()));
         }
     }
 
     /// Takes a job and whatever else waits, so that all of it leaves in one packet.
-    fn accept(
-        &mut self,
-        job: Option<Job>,
-        rx: &mut mpsc::UnboundedReceiver<Job>,
-        quit: &mut Option<Option<Answer>>,
-    ) {
+    fn accept(&mut self, job: Job, rx: &mut mpsc::UnboundedReceiver<Job>) {
         let mut next = Some(job);
         while let Some(job) = next.take() {
             match job {
-                Some(Job::Call(commands, answer)) => self.take(commands, answer),
-                Some(Job::Quit(done)) => return *quit = Some(Some(done)),
-                None => return *quit = Some(None),
+                Job::Call(commands, answer) => self.take(commands, answer),
+                Job::Quit => self.quit = true,
             }
-            if self.out.len() < ENOUGH {
-                next = rx.try_recv().ok().map(Some);
+            if !self.quit && self.out.len() < ENOUGH {
+                next = rx.try_recv().ok();
             }
         }
     }
@@ -277,14 +256,5 @@ impl Open {
         }
         self.got.drain(..at);
         Ok(())
-    }
-
-    /// Tells everybody who waits; the connection is closed when this is dropped.
-    fn fail(&mut self, e: &Error, quit: Option<Option<Answer>>) -> End {
-        tracing::debug!(error = %e, waiting = self.flights.len(), "connection lost");
-        for flight in self.flights.drain(..) {
-            let _ = flight.answer.send(Err(e.clone()));
-        }
-        quit.map_or(End::Lost, End::Quit)
     }
 }

@@ -29,7 +29,7 @@ pub(crate) async fn keys(address: &str, clock: &Clock, prefix: &str) -> Result<V
     let (address, clock, prefix) = (address.to_owned(), clock.clone(), prefix.to_owned());
     engine::spawn(async move {
         let listed = clock.timeout(LIST, list(&address, &clock, &prefix)).await;
-        let _ = tx.send(listed.unwrap_or_else(|| Err(errors::late(LIST))));
+        let _ = tx.send(listed.unwrap_or_else(|| Err(Error::unanswered(LIST))));
     });
     rx.await.unwrap_or_else(|_| Err(errors::closed()))
 }

@@ -1,20 +1,18 @@
 //! What can go wrong with a server, in words.
 
 use std::io;
-use std::time::Duration;
 
 use distlock_core::{Error, Kind};
+
+use crate::wire::Reply;
+
+/// Max compare-and-swap attempts before a call gives up: each one lost a race with another client.
+pub(crate) const RACES: u32 = 16;
 
 pub(crate) fn unreachable(e: io::Error) -> Error {
     Error::new(Kind::Unreachable, "cannot connect").because(e).with_hint(
         "see whether memcached runs there and listens on that address (-l) and port (-p)",
     )
-}
-
-pub(crate) fn late(d: Duration) -> Error {
-    Error::new(Kind::Unreachable, format!("no answer within {d:?}"))
-        .unknown()
-        .with_hint("see whether the server runs and can be reached; the same call may be repeated")
 }
 
 pub(crate) fn cut(e: Option<io::Error>) -> Error {
@@ -39,16 +37,30 @@ pub(crate) fn closed() -> Error {
 
 /// The server answered with an error of its own.
 pub(crate) fn trouble(line: &str) -> Error {
-    let error = Error::new(Kind::Store, format!("memcached says: {line}"));
+    let error = |kind| Error::new(kind, format!("memcached says: {line}"));
     if line.contains("unauthenticated") || line.contains("authentication") {
-        return Error::new(Kind::Credentials, format!("memcached says: {line}"))
+        return error(Kind::Credentials)
             .with_hint("memcached:// knows no login: use a server without -S and -Y");
     }
-    if line.contains("out of memory") {
-        return error.unknown().with_hint("give the server more memory (-m)");
+    error(Kind::Store).unknown().with_hint(match line {
+        _ if line.contains("out of memory") => "give the server more memory (-m)",
+        _ if line.contains("too large") => "let the server take items of 4 KiB or more (-I)",
+        _ => "see the server's log",
+    })
+}
+
+/// Every compare-and-swap of a call lost a race.
+pub(crate) fn contended() -> Error {
+    Error::new(Kind::Store, format!("lost {RACES} races with others for it"))
+        .unknown()
+        .transient()
+        .with_hint("ask again")
+}
+
+/// An answer that its question cannot have.
+pub(crate) fn odd(reply: &Reply) -> Error {
+    match reply {
+        Reply::Trouble(line) => trouble(line),
+        other => garbage(&format!("{other:?}")),
     }
-    if line.contains("too large") {
-        return error.unknown().with_hint("let the server take items of 4 KiB or more (-I)");
-    }
-    error.unknown().with_hint("see the server's log")
 }

@@ -25,14 +25,11 @@ const MUCH: usize = 64 * 1024;
 /// Dropping it closes the connection.
 pub(crate) async fn connect(address: &str, clock: &Clock) -> Result<TcpStream, Error> {
     let connected = clock.timeout(CONNECT, TcpStream::connect(address)).await;
-    let connected = connected.ok_or_else(|| {
-        let slow = std::io::Error::from(std::io::ErrorKind::TimedOut);
-        errors::unreachable(slow)
-    })?;
-    let mut stream = connected.map_err(errors::unreachable)?;
+    let slow = || Err(std::io::ErrorKind::TimedOut.into());
+    let mut stream = connected.unwrap_or_else(slow).map_err(errors::unreachable)?;
     let _ = stream.set_nodelay(true);
     let answer = clock.timeout(CONNECT, greet(&mut stream)).await;
-    let answer = answer.unwrap_or_else(|| Err(errors::late(CONNECT)));
+    let answer = answer.unwrap_or_else(|| Err(Error::unanswered(CONNECT)));
     // Nothing was asked for yet, so nothing can have been applied.
     answer.and_then(|answer| judge(&answer)).map_err(Error::not_applied)?;
     Ok(stream)

@@ -1,16 +1,15 @@
 //! What an operator sees: one lock by its name, or those of a prefix.
 
-use distlock_core::Error;
-use distlock_core::info::{LockInfo, Query};
+use distlock_core::{Error, LockInfo, Query};
 
-use crate::acquire::odd;
 use crate::dump;
+use crate::errors::odd;
 use crate::key;
 use crate::record::Record;
 use crate::store::Inner;
 use crate::wire::{Command, Reply};
 
-/// So many items are read with one packet.
+/// Max items read with one packet.
 const AT_ONCE: usize = 256;
 
 impl Inner {

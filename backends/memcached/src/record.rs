@@ -1,12 +1,11 @@
-//! The value of a lock's item: who holds it, as JSON with a version.
+//! The value of a lock's item: its holder, as JSON with a version.
 
 use std::time::Duration;
 
-use distlock_core::backend::Ask;
-use distlock_core::busy::Holder;
-use distlock_core::info::{HoldInfo, LockInfo};
 use distlock_core::state::Left;
-use distlock_core::{Error, FullName, Kind, Label, Mode, Owner, ReqId, Token};
+use distlock_core::{
+    Ask, Error, FullName, HoldInfo, Holder, Kind, Label, LockInfo, Mode, Owner, ReqId, Token,
+};
 use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
@@ -37,7 +36,7 @@ pub(crate) struct Record {
     pub(crate) token: Token,
     ttl_ms: u64,
     min_ms: u64,
-    /// When it was taken, on the wall clock of whoever took it: for people, and for `min_hold` when
+    /// When it was taken, on the wall clock of its client: for people, and for `min_hold` when
     /// another process releases it.
     at_us: u64,
     pub(crate) phase: Phase,
@@ -58,11 +57,6 @@ impl Record {
             at_us,
             phase: Phase::Held,
         }
-    }
-
-    /// The same lock with another token.
-    pub(crate) fn with_token(&self, token: Token) -> Self {
-        Self { token, ..self.clone() }
     }
 
     /// The same lock, further on.
@@ -135,7 +129,7 @@ impl Record {
         }
     }
 
-    /// What somebody who cannot have it is told.
+    /// The reply to a request that cannot have it.
     pub(crate) fn in_the_way(&self, wall: u64, left: u32) -> Left {
         let holder = self.holder(wall, left);
         Left { left: holder.left, holder: Some(holder) }

@@ -10,13 +10,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::backend::{Force, Forced, Key, Released};
-use distlock_core::{BootInstant, Error, FullName, Token, engine};
+use distlock_core::{BootInstant, Error, Force, Forced, FullName, Key, Released, Token, engine};
 
-use crate::acquire::{RACES, odd};
-use crate::errors;
+use crate::errors::{self, RACES, odd};
 use crate::key;
-use crate::known_items::Spent;
+use crate::known_items::RequestEnd;
 use crate::record::{Phase, Record};
 use crate::store::Inner;
 use crate::time::at_least;
@@ -48,7 +46,7 @@ enum Move {
 
 impl Inner {
     pub(crate) async fn release(self: &Arc<Self>, key: &Key) -> Result<Released, Error> {
-        let noted = self.notes.lock(&key.lock).filter(|n| n.record.reqs == [key.req]);
+        let noted = self.known.lock(&key.lock).filter(|n| n.record.reqs == [key.req]);
         let safe = noted.as_ref().map(|n| n.safe);
         let first = noted.filter(|n| n.record.phase == Phase::Held).map(|n| Seen {
             record: n.record,
@@ -79,25 +77,26 @@ impl Inner {
         });
         if let Err(e) = done.await {
             if let Some(safe) = safe {
-                self.notes.spend(key.req, Spent::Doubtful(safe));
+                self.known.end_request(key.req, RequestEnd::Doubtful(safe));
             }
             return Err(e);
         }
-        self.notes.forget(&key.lock, key.req);
+        self.known.forget(&key.lock, key.req);
         self.look_again(key);
-        let before = self.notes.spent(key.req);
+        let before = self.known.ended(key.req);
         let released = match (was, before) {
-            (Some(Phase::Held | Phase::Lingering), _) | (None, Some(Spent::Released)) => true,
+            (Some(Phase::Held | Phase::Lingering), _) | (None, Some(RequestEnd::Released)) => true,
             // Gone before anybody else could have had it: our own release did that.
-            (None, Some(Spent::Doubtful(safe))) => self.clock.now() < safe,
+            (None, Some(RequestEnd::Doubtful(safe))) => self.clock.now() < safe,
             (Some(Phase::Revoked), _) | (None, _) => false,
         };
-        self.notes.spend(key.req, if released { Spent::Released } else { Spent::Cancelled });
+        let end = if released { RequestEnd::Released } else { RequestEnd::Cancelled };
+        self.known.end_request(key.req, end);
         Ok(if released { Released::Released } else { Released::WasLost })
     }
 
     pub(crate) async fn cancel(self: &Arc<Self>, key: &Key) -> Result<(), Error> {
-        self.notes.spend(key.req, Spent::Cancelled);
+        self.known.end_request(key.req, RequestEnd::Cancelled);
         self.remove(key).await?;
         self.look_again(key);
         Ok(())
@@ -121,7 +120,7 @@ impl Inner {
 
     /// Takes a request out of the lock, whatever became of it.
     pub(crate) async fn remove(&self, key: &Key) -> Result<(), Error> {
-        self.notes.forget(&key.lock, key.req);
+        self.known.forget(&key.lock, key.req);
         self.change(&key.lock, None, |seen| {
             let Some(seen) = seen.filter(|s| s.record.has(key.req)) else { return Move::Nothing };
             let rest = seen.record.without(key.req);
@@ -144,7 +143,7 @@ impl Inner {
         self.force_seen(lock, seen, token, how).await
     }
 
-    /// Takes the lock from the holder that was seen: who came after it while the item changed is
+    /// Takes the lock from the holder that was seen: a later one, while the item changed, is
     /// nobody's to break.
     async fn force_seen(
         &self,
@@ -211,7 +210,7 @@ impl Inner {
                 other => return Err(odd(&other)),
             }
         }
-        Err(errors::trouble("its item changes all the time").transient())
+        Err(errors::contended())
     }
 }
 
@@ -258,7 +257,7 @@ mod tests {
         let forced = store.0.force_seen(&first.lock, seen, None, Force::Now).await.unwrap();
         assert_eq!(forced, Forced::NoMatch);
         assert_eq!(store.0.release(&next.key()).await.unwrap(), Released::Released);
-        // And from whom it saw it takes it, renewed or not.
+        // And it takes it from the holder that it saw, renewed or not.
         assert!(matches!(store.acquire(&first).await.unwrap(), state::Reply::Tombstoned(_)));
         let again = ask(&Owner::new());
         assert!(matches!(store.acquire(&again).await.unwrap(), state::Reply::Granted { .. }));

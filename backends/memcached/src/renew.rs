@@ -3,21 +3,17 @@
 
 use std::time::Duration;
 
-use distlock_core::backend::Due;
-use distlock_core::lease::Replies;
-use distlock_core::loss::LossReason;
 use distlock_core::state::Reply as Answer;
-use distlock_core::{BootInstant, Error};
+use distlock_core::{BootInstant, Due, Error, LossReason, Replies};
 
-use crate::acquire::{RACES, odd};
-use crate::errors;
+use crate::errors::{self, RACES, odd};
 use crate::key;
 use crate::record::{Phase, Record};
 use crate::store::Inner;
 use crate::time::{renewal, until};
 use crate::wire::{Command, If, Reply, Version};
 
-/// So many commands in one packet: the server answers each before it reads much further.
+/// Max commands in one packet: the server answers each before it reads much further.
 const AT_ONCE: usize = 256;
 
 /// One hold on its way to being renewed.
@@ -25,12 +21,8 @@ enum Step {
     /// To be read.
     Read,
     /// To be written as it was last seen.
-    Write {
-        record: Record,
-        version: Version,
-        secs: u32,
-        since: BootInstant,
-    },
+    Write { record: Record, version: Version, secs: u32, since: BootInstant },
+    /// Answered.
     Over(Result<Answer, Error>),
 }
 
@@ -67,16 +59,14 @@ impl Inner {
         }
         let over = |step| match step {
             Step::Over(reply) => reply,
-            Step::Read | Step::Write { .. } => {
-                Err(errors::trouble("its item changes all the time").transient())
-            }
+            Step::Read | Step::Write { .. } => Err(errors::contended()),
         };
         steps.into_iter().map(over).collect()
     }
 
     /// What the notes say about a hold.
     fn noted(&self, due: &Due) -> Step {
-        let Some(note) = self.notes.lock(&due.key.lock) else { return Step::Read };
+        let Some(note) = self.known.lock(&due.key.lock) else { return Step::Read };
         if !note.record.has(due.key.req) || note.record.phase != Phase::Held {
             return Step::Read;
         }
@@ -127,7 +117,7 @@ impl Inner {
     }
 
     fn lost(&self, due: &Due, why: LossReason) -> Step {
-        self.notes.forget(&due.key.lock, due.key.req);
+        self.known.forget(&due.key.lock, due.key.req);
         Step::Over(Ok(Answer::Lost(why)))
     }
 }

@@ -1,23 +1,20 @@
 //! The store: the moves of the lease family, each told with what it was about.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use distlock_core::backend::{Ask, Backend, Force, Forced, Released};
-use distlock_core::capability::Capability;
-use distlock_core::info::{LockInfo, Query};
-use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies, Run};
-use distlock_core::lease_driver::LeaseDriver;
-use distlock_core::state::{Pulse, Reply};
-use distlock_core::url::{Host, StoreUrl};
-use distlock_core::{Clock, Error, FullName, Kind, LossReason, ReqId, Store, Token};
+use distlock_core::state::Pulse;
+use distlock_core::{
+    Ask, Backend, Class, Clock, Error, EventSink, Force, Forced, FullName, LeaseDriver, LeaseStore,
+    LockInfo, LossReason, Move, Mutex, Query, Released, Replies, Reply, ReqId, Run, Store,
+    StoreInfo, Token,
+};
 
 use crate::capability::capability;
 use crate::connection::Link;
-use crate::known_items::Notes;
+use crate::known_items::KnownItems;
 
-const PORT: u16 = 11211;
-/// So many acquires whose answer is missing are remembered.
+/// Max acquires without an answer that are remembered.
 const MANY: usize = 4096;
 
 /// Locks on a memcached server. Advisory: see [`capability`].
@@ -31,67 +28,16 @@ pub(crate) struct Inner {
     pub(crate) address: String,
     pub(crate) clock: Clock,
     pub(crate) link: Link,
-    pub(crate) notes: Notes,
+    pub(crate) known: KnownItems,
     /// Acquires that may be under way still, and the connection that each went out on.
-    asked: Mutex<HashMap<ReqId, u64>>,
-}
-
-impl Memcached {
-    /// Connects to the server of a URL, `memcached://HOST:PORT`; the port is 11211 unless named.
-    ///
-    /// # Errors
-    /// [`Kind::Usage`] for a URL with anything but one host; [`Kind::Unreachable`] when nobody
-    /// answers; [`Kind::Store`] when something else than memcached does; [`Kind::Unsupported`] for
-    /// one before 1.6; [`Kind::Refused`] for one started with -C or -M; [`Kind::Credentials`] for
-    /// one that wants a login.
-    ///
-    /// # Cancel safety
-    /// Dropping the future closes the connection.
-    pub async fn connect(url: &StoreUrl) -> Result<Self, Error> {
-        Self::connect_on(url, Clock::system()).await
-    }
-
-    /// Like [`Memcached::connect`], on a given clock. It is the one that tokens and a guard's
-    /// deadlines are counted on; memcached's own cannot be held.
-    ///
-    /// # Errors
-    /// As [`Memcached::connect`].
-    ///
-    /// # Cancel safety
-    /// As [`Memcached::connect`].
-    pub async fn connect_on(url: &StoreUrl, clock: Clock) -> Result<Self, Error> {
-        let host = only_host(url)?;
-        let host = Host { port: host.port.or(Some(PORT)), ..host.clone() };
-        let (site, address) = (format!("memcached://{host}"), host.to_string());
-        let link = Link::new(address.clone(), clock.clone());
-        let (notes, asked) = (Notes::default(), Mutex::default());
-        let inner = Inner { site, address, clock, link, notes, asked };
-        inner.link.call(Vec::new()).await.map_err(|e| e.during("connect").store(&inner.site))?;
-        Ok(Self(Arc::new(inner)))
-    }
-}
-
-fn only_host(url: &StoreUrl) -> Result<&Host, Error> {
-    let fault = match &url.hosts[..] {
-        _ if url.user.is_some() || url.password.is_some() => "memcached:// knows no login",
-        [_] if !matches!(url.path.as_str(), "" | "/") => "memcached:// has no path",
-        [host] => return Ok(host),
-        [] => "memcached:// needs a host",
-        // Whoever has another list would look elsewhere for the same lock.
-        _ => "memcached:// takes one host: locks spread over several would not exclude each other",
-    };
-    Err(Error::new(Kind::Usage, fault).with_hint("write memcached://HOST or memcached://HOST:PORT"))
+    pub(crate) asked: Mutex<HashMap<ReqId, u64>>,
 }
 
 impl Inner {
-    fn asked(&self) -> std::sync::MutexGuard<'_, HashMap<ReqId, u64>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Remembers that an acquire goes out; the connection that the first of this request did on
     /// which has not surely arrived.
     fn asking(&self, req: ReqId) -> u64 {
-        let mut asked = self.asked();
+        let mut asked = self.asked.lock();
         if asked.len() >= MANY {
             asked.clear();
         }
@@ -101,19 +47,19 @@ impl Inner {
     /// Whether an acquire of this request may still arrive: it went out on a connection that was
     /// lost. Asked once, when the request ends.
     pub(crate) fn may_still_arrive(&self, req: ReqId) -> bool {
-        let on = self.asked().remove(&req);
+        let on = self.asked.lock().remove(&req);
         on.is_some_and(|on| on != self.link.connected())
     }
 }
 
 impl Memcached {
     pub(crate) async fn acquire(&self, ask: &Ask) -> Result<Reply, Error> {
-        // Before it is sent, so that whoever drops this finds it.
+        // On record before it is sent, so that a drop of this future finds it.
         let on = self.0.asking(ask.req);
         let reply = self.0.acquire(ask).await?;
         // All that was asked before on this connection has arrived with it.
         if on == self.0.link.connected() {
-            self.0.asked().remove(&ask.req);
+            self.0.asked.lock().remove(&ask.req);
         }
         Ok(reply)
     }
@@ -126,16 +72,8 @@ impl Store for Memcached {
 }
 
 impl LeaseStore for Memcached {
-    fn capability(&self) -> &Capability {
-        capability()
-    }
-
-    fn site(&self) -> &str {
-        &self.0.site
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.0.clock
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: capability(), site: &self.0.site, clock: &self.0.clock }
     }
 
     /// One connection for both classes: memcached answers each in microseconds.
@@ -175,7 +113,7 @@ impl LeaseStore for Memcached {
         forced.map_err(|e| e.during("force").lock(lock).store(&self.0.site))
     }
 
-    /// memcached tells nobody anything.
+    /// memcached has no notifications.
     fn listen(&self, _ears: EventSink) {}
 
     async fn close(&self) {

@@ -1,15 +1,11 @@
 //! What each of the mysql stores promises.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use distlock_core::Ttl;
-use distlock_core::capability::{
-    Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
-};
+use distlock_core::{Capability, Mutex, Order, WakeUp};
 
 use crate::options::{Algorithm, MysqlOptions};
-use crate::settings::Settings;
+use crate::server_variables::Settings;
 
 const CLOCK: &str = "Leases run on the server's wall clock: when somebody steps it forward, a lock \
                      can pass on before its holder knows; the fence still refuses the older one.";
@@ -32,43 +28,32 @@ const LONG: &str = "Each held lock is an open transaction on a connection of its
 pub fn capability(options: &MysqlOptions, durable: bool) -> Capability {
     let lease = options.algorithm != Algorithm::RowLock;
     let (store, url) = match options.algorithm {
-        Algorithm::Line => ("mysql", "mysql://HOST/DATABASE"),
+        Algorithm::Queue => ("mysql", "mysql://HOST/DATABASE"),
         Algorithm::Version => ("mysql (version)", "mysql://HOST/DATABASE?algorithm=version"),
         Algorithm::RowLock => ("mysql (row-lock)", "mysql://HOST/DATABASE?algorithm=row-lock"),
     };
+    let shared =
+        distlock_sql::capability((store, url, "hosts that reach the server"), lease, durable);
     Capability {
-        store,
-        url,
-        scope: "hosts that reach the server",
-        family: if lease { Family::Lease } else { Family::Session },
-        fence: if durable { Fence::Durable } else { Fence::Clocked },
-        expiry: Expiry::Ttl,
-        ttl_min: Ttl::MIN.get(),
-        ttl_max: Ttl::MAX.get(),
         ttl_step: Duration::from_micros(1),
-        restart: match (lease, durable) {
-            (false, _) => Survives::Ends,
-            (true, true) => Survives::Yes,
-            (true, false) => Survives::TwoHolders,
-        },
-        failover: Survives::TwoHolders,
-        partition: Survives::Ends,
         order: if lease { Order::Fifo } else { Order::None },
-        reentry: if lease { Reentry::Anywhere } else { Reentry::Client },
-        shared: lease,
-        permits: lease,
-        detach: lease,
-        force: lease,
-        lock_delay: lease,
         wake: match options.algorithm {
             Algorithm::Version => WakeUp::Poll,
-            Algorithm::Line | Algorithm::RowLock => WakeUp::Push,
+            Algorithm::Queue | Algorithm::RowLock => WakeUp::Push,
         },
         drift_percent: options.drift_percent,
-        drift_floor: Duration::from_millis(2),
-        wall_witness: true,
         notes: notes(options.algorithm, if durable { &[] } else { &[FLUSH] }),
+        ..shared
     }
+}
+
+/// What the store promises at a durable server, in each of its algorithms.
+#[must_use]
+pub fn capabilities() -> Vec<Capability> {
+    let kinds = [Algorithm::Queue, Algorithm::Version, Algorithm::RowLock];
+    kinds
+        .map(|algorithm| capability(&MysqlOptions { algorithm, ..MysqlOptions::default() }, true))
+        .into()
 }
 
 /// What a store promises at a server that is set so: `durable` where nothing is lacking, and a note for
@@ -84,12 +69,12 @@ pub(crate) fn promised(options: &MysqlOptions, settings: &Settings) -> Capabilit
 fn notes(algorithm: Algorithm, more: &[&'static str]) -> &'static [&'static str] {
     static MADE: Mutex<Vec<&'static [&'static str]>> = Mutex::new(Vec::new());
     let usual: &[&'static str] = match algorithm {
-        Algorithm::Line => &[CLOCK, REPLICA, OTHERS],
+        Algorithm::Queue => &[CLOCK, REPLICA, OTHERS],
         Algorithm::Version => &[CLOCK, REPLICA, ASKS],
         Algorithm::RowLock => &[LONG, REPLICA],
     };
     let all: Vec<_> = usual.iter().chain(more).copied().collect();
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut made = MADE.lock();
     if let Some(same) = made.iter().find(|notes| ***notes == *all) {
         return same;
     }

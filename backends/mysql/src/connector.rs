@@ -10,11 +10,12 @@ use sqlx::{ConnectOptions, Connection, MySqlConnection};
 use crate::errors::{calling, opening};
 use crate::sql::run;
 
-/// What every connection is set to, whatever the server's defaults are. `sql_mode` can change what an
-/// UPDATE means (MariaDB's `SIMULTANEOUS_ASSIGNMENT`) and whether a value too long is an error; with
-/// another `completion_type` a COMMIT opens the next transaction, or ends the connection. Limits on
-/// statements and silent transactions would end the doorbell's sleep and a row lock's hold; they have
-/// other names at MySQL, which reads the first comment as one, as MariaDB does the second.
+/// What every connection is set to, whatever the server's defaults are. `sql_mode` can change what
+/// an UPDATE means (MariaDB's `SIMULTANEOUS_ASSIGNMENT`) and whether a value too long is an error;
+/// with another `completion_type` a COMMIT opens the next transaction, or ends the connection.
+/// Limits on statements and silent transactions would end the wake-up connection's sleep and a row
+/// lock's hold; they have other names at MySQL, which reads the first comment as one, as MariaDB
+/// does the second.
 const SETTINGS: &str = "SET SESSION autocommit=1, completion_type=0, \
      group_concat_max_len=16777216, sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
      sql_safe_updates=0, sql_select_limit=18446744073709551615\
@@ -28,7 +29,7 @@ pub(crate) struct Connector {
     to: MySqlConnectOptions,
     /// Taken by `GET_LOCK` for as long as a connection lives: others see by it whether it does.
     sign: Option<String>,
-    /// Taken likewise, for the doorbell to wait for.
+    /// Taken likewise, for the wake-up connection to wait for.
     sleep_lock: Option<String>,
 }
 
@@ -42,7 +43,7 @@ impl Connector {
         Self { sleep_lock: Some(sleep_lock), ..self }
     }
 
-    /// Takes a name; whoever has it is first given so many seconds to leave it.
+    /// Takes a name; the connection that has it gets this many seconds to leave it first.
     async fn take(conn: &mut MySqlConnection, sign: &str, patience: u32) -> Result<(), Error> {
         let get = |wait: u32| format!("SELECT GET_LOCK('{sign}', {wait}) = 1 AS got");
         for (last, wait) in [(false, patience), (true, 1)] {
@@ -76,7 +77,7 @@ impl Opens for Connector {
             Self::take(&mut conn, sign, 0).await?;
         }
         if let Some(sleep_lock) = &self.sleep_lock {
-            // The doorbell may just have got it itself, and lets go of it at once.
+            // The wake-up connection may just have got it itself, and lets go of it at once.
             Self::take(&mut conn, sleep_lock, 1).await?;
         }
         Ok(conn)

@@ -10,8 +10,8 @@ mod turns;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_core::state::{Claim, LockState, Micros, Now, Op};
-use distlock_core::{FullName, Label, Mode, Name, Owner, ReqId};
+use distlock_core::state::{Claim, Now};
+use distlock_core::{FullName, Label, LockState, Micros, Mode, Name, Op, Owner, ReqId};
 use distlock_testkit::differential;
 use scene::{START, Scene};
 
@@ -48,7 +48,7 @@ fn claim(n: u128, mode: Mode) -> Claim {
     }
 }
 
-/// A line longer than what is read of it: places and numbers are those of the whole, a reader lets
+/// A queue longer than what is read of it: places and numbers are those of the whole, a reader lets
 /// all readers in, and those who do not hear hide nobody.
 #[tokio::test]
 async fn a_long_line_is_the_same_line() {

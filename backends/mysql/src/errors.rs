@@ -49,10 +49,9 @@ pub(crate) fn calling(e: sqlx::Error) -> Trouble {
                 Trouble::broken(broke(e))
             }
             e => Trouble::answered(
-                Error::new(Kind::Store, "an answer that makes no sense")
-                    .because(e)
-                    .unknown()
-                    .with_hint("is this a MySQL or MariaDB, without a proxy that changes answers?"),
+                Error::new(Kind::Store, "unexpected answer").because(e).unknown().with_hint(
+                    "see whether this is a MySQL or MariaDB, without a proxy that changes answers",
+                ),
             ),
         },
     }
@@ -85,7 +84,7 @@ pub(crate) fn opening(e: sqlx::Error) -> Error {
         _ => {}
     }
     match e {
-        sqlx::Error::Protocol(_) => Error::new(Kind::Store, "an answer that makes no sense")
+        sqlx::Error::Protocol(_) => Error::new(Kind::Store, "unexpected answer")
             .because(e)
             .with_hint("see whether a MySQL or MariaDB listens there, and not something else"),
         sqlx::Error::Configuration(_) => Error::new(Kind::Usage, "invalid server address")
@@ -93,7 +92,7 @@ pub(crate) fn opening(e: sqlx::Error) -> Error {
             .with_hint("mysql://user:password@HOST/DATABASE"),
         e => Error::new(Kind::Unreachable, "cannot connect")
             .because(e)
-            .with_hint("see whether the server runs there and the way to it is open"),
+            .with_hint("see whether the server runs there and can be reached"),
     }
 }
 

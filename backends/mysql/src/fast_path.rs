@@ -1,37 +1,36 @@
 //! The usual case in one statement: a lock that nobody else holds or waits for, and the turn of one
-//! who was rung.
+//! that was woken.
 //!
 //! Each is one UPDATE of one row, committed by itself, whose condition says that it is the usual
-//! case; a row it does not match is the long way's (`ledger`). `ver=ver+1` makes sure that a row
+//! case; a row it does not match goes to the slow path (`slow_path`). `ver=ver+1` makes sure that a row
 //! that matched counts as affected. The server's time is read before a possible wait for the row,
 //! so it is early rather than late: a lock passes on later, and a lease begins no earlier than its
 //! request was sent.
 //!
-//! A turn is confirmed while whoever gave it is still about to commit that: the UPDATE waits for the
-//! row, and is judged by the row as it is then. It needs to look at nothing else, because the row says
-//! whether there is anything else to do (`record`).
+//! A turn is confirmed while the release that gave it is still about to commit: the UPDATE waits
+//! for the row, and is judged by the row as it is then. It needs to look at nothing else, because
+//! the row says whether there is anything else to do (`record`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::backend::Key;
-use distlock_core::state::{Claim, Reply};
-use distlock_core::{Error, FullName, ReqId, Token};
+use distlock_core::state::Claim;
+use distlock_core::{Error, FullName, Key, Reply, ReqId, Token};
 use distlock_sql::Trouble;
 use sqlx::mysql::MySqlQueryResult;
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
 use crate::errors::{DEADLOCK, LOCK_WAIT, calling, number};
 use crate::record::{RELEASED, rules, written};
-use crate::schema::Tables;
 use crate::sql::{NOW, READ_ONLY, at, hex, run_far};
-use crate::transaction::Fault;
+use crate::{schema::Tables, slow_path::Fault};
 
-/// A token and how many wait come back as one number: so many bits are the token's. Microseconds
+/// A token and how many wait come back as one number: this many bits are the token's. Microseconds
 /// since 1970 need no more before the year 2112.
 const TOKEN_BITS: u32 = 52;
-/// From so many waiters on they do not fit above it.
-const MANY: u32 = 1 << 11;
+/// The largest number of waiters that fits above it: the holder is told that at least so many wait. To
+/// count them would take a second statement, which can fail after the grant was committed.
+const MANY: u32 = (1 << 11) - 1;
 
 /// The statements, for one set of tables.
 pub(crate) struct Fast {
@@ -56,10 +55,11 @@ impl Fast {
         );
         let (all, most) = (1u64 << TOKEN_BITS, (1u64 << TOKEN_BITS) - 1);
         let confirm = format!(
-            "UPDATE {table} SET ver=ver+1, token=LAST_INSERT_ID(token+nwait*{all})&{most}, \
+            "UPDATE {table} SET ver=ver+1, \
+             token=LAST_INSERT_ID(token+LEAST(nwait,{MANY})*{all})&{most}, \
              granted={NOW}, expires={NOW}+?, req=?, rest=NULL \
              WHERE space=? AND name=? AND req IS NULL AND claim=? AND expires>{NOW} \
-             AND token<{all} AND nwait<{MANY} AND NOT {READ_ONLY}"
+             AND token<{all} AND NOT {READ_ONLY}"
         );
         let release = format!(
             "UPDATE {table} SET ver=ver+1, \
@@ -93,14 +93,7 @@ impl Fast {
         if done.rows_affected() == 0 {
             return Ok(None);
         }
-        let token = Token::new(done.last_insert_id()).map_err(Trouble::answered)?;
-        Ok(Some(Reply::Granted {
-            token,
-            block: claim.block,
-            remaining: claim.ttl,
-            waiters: 0,
-            floor: token,
-        }))
+        granted(claim, done.last_insert_id(), 0).map(Some).map_err(Trouble::answered)
     }
 
     /// Confirms the turn of a waiter; `None` says that it is not its turn, or that there is more to
@@ -124,14 +117,8 @@ impl Fast {
             return Ok(None);
         }
         let both = done.last_insert_id();
-        let token = Token::new(both & ((1 << TOKEN_BITS) - 1))?;
-        Ok(Some(Reply::Granted {
-            token,
-            block: claim.block,
-            remaining: claim.ttl,
-            waiters: u32::try_from(both >> TOKEN_BITS).unwrap_or(u32::MAX),
-            floor: token,
-        }))
+        let waiters = u32::try_from(both >> TOKEN_BITS).unwrap_or(MANY);
+        Ok(Some(granted(claim, both & ((1 << TOKEN_BITS) - 1), waiters)?))
     }
 
     /// Gives back a lock that is not waited for; false says that it is not the usual case.
@@ -191,6 +178,12 @@ impl Fast {
         }
         Ok(renewed)
     }
+}
+
+/// The grant of a claim's whole lease.
+fn granted(claim: &Claim, token: u64, waiters: u32) -> Result<Reply, Error> {
+    let (token, block, remaining) = (Token::new(token)?, claim.block, claim.ttl);
+    Ok(Reply::Granted { token, block, remaining, waiters, floor: token })
 }
 
 /// Whether a claim can be the usual case.

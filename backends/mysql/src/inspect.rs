@@ -1,18 +1,15 @@
-//! Looking at locks: one snapshot of rows and lines.
+//! Looking at locks: one snapshot of lock rows and their queues.
 
 use std::collections::HashMap;
 
-use distlock_core::info::{LockInfo, Query};
-use distlock_core::{Error, FullName, Kind, Name};
+use distlock_core::{Error, FullName, Kind, LockInfo, Name, Query};
 use distlock_sql::Trouble;
 use sqlx::mysql::MySqlRow;
 use sqlx::{MySqlConnection, Row};
 
-use crate::errors::calling;
-use crate::queue::Line;
 use crate::record::{COLUMNS, Record};
-use crate::schema::Tables;
-use crate::sql::{NOW, at, hex, micros, run};
+use crate::sql::{self, NOW, at, execute, hex, micros, run};
+use crate::{errors::calling, queue::Line, schema::Tables};
 
 /// How many rows one look takes.
 const PAGE: usize = 500;
@@ -29,14 +26,7 @@ pub(crate) async fn inspect(
     };
     let mut found = Vec::new();
     loop {
-        let mut which = format!("space={}", hex(space.as_str()));
-        if !prefix.is_empty() {
-            let n = prefix.len();
-            which += &format!(" AND name>={0} AND LEFT(name,{n})={0}", hex(prefix));
-        }
-        if let Some(after) = &after {
-            which += &format!(" AND name>{}", hex(after.as_str()));
-        }
+        let which = sql::page(space, prefix, after.as_ref());
         // Rows of locks that are free are passed over, so a page of rows may be none of locks.
         let (locks, last) = page(conn, tables, &which, space, PAGE).await?;
         found.extend(locks);
@@ -72,7 +62,7 @@ async fn page(
         Err(trouble) => {
             // What comes next on this connection must not find itself in a transaction.
             if !trouble.broken {
-                run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
+                execute(conn, "ROLLBACK".to_owned()).await?;
             }
             return Err(trouble);
         }
@@ -80,18 +70,18 @@ async fn page(
     let odd = || Trouble::answered(Error::new(Kind::Store, "a look without an answer"));
     let [_, _, clock, locks, waiters, _] = given.as_slice() else { return Err(odd()) };
     let now = micros(clock.rows.first().ok_or_else(odd)?, "now").map_err(calling)?;
-    let mut lines: HashMap<Vec<u8>, Vec<&MySqlRow>> = HashMap::new();
+    let mut queues: HashMap<Vec<u8>, Vec<&MySqlRow>> = HashMap::new();
     for row in &waiters.rows {
-        lines.entry(row.try_get("name").map_err(calling)?).or_default().push(row);
+        queues.entry(row.try_get("name").map_err(calling)?).or_default().push(row);
     }
     let (mut found, mut last) = (Vec::new(), None);
     for row in &locks.rows {
         let bytes: Vec<u8> = row.try_get("name").map_err(calling)?;
-        let line = lines.remove(&bytes).unwrap_or_default();
+        let queue = queues.remove(&bytes).unwrap_or_default();
         let name = Name::new(String::from_utf8_lossy(&bytes)).map_err(Trouble::answered)?;
         last = Some(name.clone());
         let mut state = Record::read(row).map_err(Trouble::answered)?.state;
-        let read = Line::of(line, &[], 0, true).map_err(Trouble::answered)?.read;
+        let read = Line::of(queue, &[], 0, true).map_err(Trouble::answered)?.read;
         state.queue = read.into_values().collect();
         let full = FullName { space: space.clone(), name };
         found.extend(state.view(&full, now));

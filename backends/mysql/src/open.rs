@@ -2,26 +2,17 @@
 
 use std::sync::Arc;
 
-use distlock_core::backend::Backend;
-use distlock_core::lease_driver::LeaseDriver;
-use distlock_core::url::StoreUrl;
-use distlock_core::{Capability, Error, Store};
-use distlock_sql::{Opens, Trouble, Versioned};
+use distlock_core::{Backend, Capability, Error, LeaseDriver, Store, StoreUrl};
+use distlock_sql::{Opens, Trouble};
 use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlConnectOptions;
 
-use crate::capability::promised;
-use crate::connector::Connector;
-use crate::errors::calling;
-use crate::options::{Algorithm, KEYS, MysqlOptions, server};
-use crate::row_lock::RowLock;
+use crate::options::{Algorithm, MysqlOptions, server};
 use crate::schema::{Tables, layout, ready};
-use crate::settings::Settings;
-use crate::store::Mysql;
-use crate::version_store::Versions;
-
-/// The schemes of URLs that are served here.
-pub const SCHEMES: [&str; 2] = ["mysql", "mariadb"];
+use crate::{
+    capability::promised, cas_store::Versions, connector::Connector, errors::calling,
+    row_lock::RowLock, server_variables::Settings, store::Mysql,
+};
 
 /// What a URL names.
 pub(crate) struct Target {
@@ -35,7 +26,7 @@ impl Target {
     pub(crate) fn of(mut url: StoreUrl) -> Result<Self, Error> {
         let options = MysqlOptions::take_from(&mut url)?;
         let to = server(&mut url)?;
-        url.finish(&KEYS)?;
+        url.finish(&["namespace", "require"])?;
         let tables = Tables::new(&options.prefix);
         Ok(Self { to, options, tables, site: url.to_string() })
     }
@@ -72,11 +63,9 @@ impl Target {
         let clock = distlock_core::Clock::system();
         let looked = clock.timeout(self.options.timeout, look).await;
         let late = || {
-            Error::new(
-                distlock_core::Kind::Unreachable,
-                format!("no answer within {:?}", self.options.timeout),
+            Error::unanswered(self.options.timeout).not_applied().with_hint(
+                "see whether the server runs and can be reached; ?timeout= sets the bound",
             )
-            .with_hint("see whether the server runs and can be reached; ?timeout= sets the bound")
         };
         looked.unwrap_or_else(|| Err(late())).map_err(|e| e.during("connect").store(&self.site))
     }
@@ -85,7 +74,7 @@ impl Target {
 /// The store that a URL names, whichever algorithm it asks for.
 ///
 /// # Errors
-/// [`Usage`](distlock_core::Kind::Usage) for a URL that cannot be, and whatever keeps the server
+/// [`Usage`](distlock_core::Kind::Usage) for an invalid URL, and whatever keeps the server
 /// from answering or its tables from being made.
 ///
 /// # Cancel safety
@@ -112,11 +101,8 @@ pub async fn open_to_look(url: StoreUrl) -> Result<Option<Arc<dyn Backend>>, Err
 
 async fn start(target: Target) -> Result<Arc<dyn Backend>, Error> {
     match target.options.algorithm {
-        Algorithm::Line => Ok(Mysql::at(target).await?.into_backend()),
-        Algorithm::Version => {
-            let store = Versioned::new(Versions::at(target).await?)?;
-            Ok(Arc::new(LeaseDriver::new(store)))
-        }
+        Algorithm::Queue => Ok(Mysql::at(target).await?.into_backend()),
+        Algorithm::Version => Ok(Arc::new(LeaseDriver::new(Versions::at(target).await?))),
         Algorithm::RowLock => Ok(RowLock::at(target).await?.into_backend()),
     }
 }

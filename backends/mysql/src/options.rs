@@ -1,18 +1,17 @@
 //! What can be set.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use distlock_core::url::{StoreUrl, invalid};
-use distlock_core::{Error, Kind};
+use distlock_core::url::invalid;
+use distlock_core::{Error, Kind, StoreUrl};
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
 /// How the lock is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Algorithm {
-    /// A lock row, one statement to take it when it is free, and a table with the line.
+    /// A lock row, one statement to take it when it is free, and a table with the queue.
     #[default]
-    Line,
+    Queue,
     /// One row that holds the whole state, changed by compare-and-set.
     Version,
     /// `SELECT … FOR UPDATE` on a connection of its own.
@@ -21,7 +20,6 @@ pub enum Algorithm {
 
 /// How a database is used for locks.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct MysqlOptions {
     /// How the lock is kept.
     pub algorithm: Algorithm,
@@ -51,50 +49,22 @@ impl Default for MysqlOptions {
     }
 }
 
-/// The keys of a URL's query.
-pub(crate) const KEYS: [&str; 12] = [
-    "algorithm",
-    "prefix",
-    "timeout",
-    "drift",
-    "sessions",
-    "socket",
-    "ssl-mode",
-    "ssl-ca",
-    "ssl-cert",
-    "ssl-key",
-    "namespace",
-    "require",
-];
-
 impl MysqlOptions {
-    /// The default options.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets how the lock is kept.
-    #[must_use]
-    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = algorithm;
-        self
-    }
-
     /// Takes its keys out of a URL's query.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a value that cannot be, with what can.
+    /// [`Kind::Usage`] for an invalid value, with what is allowed.
     pub fn take_from(url: &mut StoreUrl) -> Result<Self, Error> {
         let mut options = Self::default();
         let words = [
-            ("line", Algorithm::Line),
+            ("queue", Algorithm::Queue),
+            ("line", Algorithm::Queue), // its name before
             ("version", Algorithm::Version),
             ("row-lock", Algorithm::RowLock),
         ];
         options.algorithm = url.take_word("algorithm", &words)?.unwrap_or(options.algorithm);
         if let Some(prefix) = url.take("prefix") {
-            options.prefix = checked_prefix(prefix)?;
+            options.prefix = checked_prefix(&prefix)?.to_owned();
         }
         let timeouts = Duration::from_millis(100)..=Duration::from_secs(60);
         options.timeout = url.take_duration("timeout", timeouts)?.unwrap_or(options.timeout);
@@ -105,16 +75,15 @@ impl MysqlOptions {
 }
 
 /// Letters, digits and underscores: it becomes part of statements.
-fn checked_prefix(prefix: String) -> Result<String, Error> {
+pub(crate) fn checked_prefix(prefix: &str) -> Result<&str, Error> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     if prefix.len() > 32 || !prefix.bytes().all(plain) {
-        let hint = "at most 32 letters, digits and underscores";
-        return Err(invalid("prefix", &prefix, hint));
+        return Err(invalid("prefix", prefix, "at most 32 letters, digits and underscores"));
     }
     Ok(prefix)
 }
 
-/// Where the server is and who we are there; takes its keys out of the URL's query.
+/// The server's address and the login; takes its keys out of the URL's query.
 pub(crate) fn server(url: &mut StoreUrl) -> Result<MySqlConnectOptions, Error> {
     let usage =
         |what: &'static str, hint: &'static str| Error::new(Kind::Usage, what).with_hint(hint);
@@ -153,24 +122,14 @@ pub(crate) fn server(url: &mut StoreUrl) -> Result<MySqlConnectOptions, Error> {
         database => to = to.database(database),
     }
     if let Some(word) = url.take("ssl-mode") {
-        to = to.ssl_mode(match word.to_ascii_lowercase().as_str() {
-            "disabled" => MySqlSslMode::Disabled,
-            "preferred" => MySqlSslMode::Preferred,
-            "required" => MySqlSslMode::Required,
-            "verify_ca" | "verify-ca" => MySqlSslMode::VerifyCa,
-            "verify_identity" | "verify-identity" => MySqlSslMode::VerifyIdentity,
-            _ => {
-                let known =
-                    "disabled, preferred (the default), required, verify_ca or verify_identity";
-                return Err(invalid("ssl-mode", &word, known));
-            }
-        });
+        let known = "disabled, preferred (the default), required, verify_ca or verify_identity";
+        let mode: Result<MySqlSslMode, _> = word.replace('-', "_").parse();
+        to = to.ssl_mode(mode.map_err(|_| invalid("ssl-mode", &word, known))?);
     }
-    let mut file = |key| url.take(key).filter(|p| !p.is_empty()).map(PathBuf::from);
-    if let Some(ca) = file("ssl-ca") {
+    if let Some(ca) = url.take_path("ssl-ca") {
         to = to.ssl_ca(ca);
     }
-    match (file("ssl-cert"), file("ssl-key")) {
+    match (url.take_path("ssl-cert"), url.take_path("ssl-key")) {
         (None, None) => {}
         (Some(cert), Some(key)) => to = to.ssl_client_cert(cert).ssl_client_key(key),
         _ => {

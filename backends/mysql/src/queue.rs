@@ -1,13 +1,13 @@
-//! The line of a lock, as much of it as a move needs.
+//! The queue of a lock, as much of it as a move needs.
 //!
-//! A move looks at the first who can hear, at whom it is about and at the last; a line of ten
-//! thousand need not be read to serve its head. What is not read counts: it stands behind the
-//! first, and its number is known.
+//! A move looks at the first reachable waiters, at the waiter it is about and at the last; a queue
+//! of ten thousand need not be read to serve its head. What is not read counts: it stands behind
+//! the first, and its number is known.
 
 use std::collections::{BTreeMap, HashSet};
 
-use distlock_core::state::{Claim, LockState, Micros, Op, Pulse, Reply, Waiter};
-use distlock_core::{Error, Kind, Mode, ReqId};
+use distlock_core::state::{Claim, Pulse, Waiter};
+use distlock_core::{Error, Kind, LockState, Micros, Mode, Op, Reply, ReqId};
 use sqlx::Row;
 use sqlx::mysql::MySqlRow;
 
@@ -15,15 +15,15 @@ use crate::record::written;
 use crate::schema::Tables;
 use crate::sql::{NOW, hex, list, micros};
 
-/// A line up to this long is read as it is: looking for what a move needs of it costs the server
+/// A queue up to this long is read as it is: looking for what a move needs of it costs the server
 /// more.
 pub(crate) const SHORT: usize = 24;
 /// How many of the first are read of a longer one.
 const FIRST: usize = 8;
-/// So many places are counted: whoever is further back is told that so many are ahead, at least. To
+/// Max positions that are counted: a waiter further back is told that at least this many are ahead. To
 /// count them all for each would be quadratic.
 pub(crate) const COUNTED: usize = 1024;
-/// How many that are over are read, to be dropped, by one move.
+/// Max expired waiters that one operation reads and deletes.
 const OVER: usize = 500;
 
 const COLUMNS: &str = "req, since, deadline, deaf, claim";
@@ -33,8 +33,8 @@ pub(crate) fn short(tables: &Tables, at: &str, most: usize) -> String {
     format!("SELECT {COLUMNS} FROM {} WHERE {at} LIMIT {}", tables.wait, most + 1)
 }
 
-/// The statements that read what some moves on a lock need of a long line: waiters, then the places before those
-/// whom the moves are about.
+/// The statements that read what some moves on a lock need of a long queue: waiters, then the places
+/// ahead of the waiters that the moves are about.
 pub(crate) fn select(tables: &Tables, at: &str, ops: &[Op], all: bool) -> [String; 2] {
     let wait = &tables.wait;
     let reqs = list(ops.iter().filter_map(about));
@@ -64,7 +64,7 @@ pub(crate) fn select(tables: &Tables, at: &str, ops: &[Op], all: bool) -> [Strin
         // Others of the same owner may enter with it.
         parts.push(format!("AND owner={}", hex(claim.owner.as_str())));
         if let Mode::Permit(n) = claim.mode {
-            // All of a line agree on the number, so that any who differs is as good as the first.
+            // All of a queue agree on the number, so that any that differs is as good as the first.
             parts.push(format!("AND permits>0 AND permits<{n} LIMIT 1"));
             parts.push(format!("AND permits>{n} LIMIT 1"));
         }
@@ -73,18 +73,18 @@ pub(crate) fn select(tables: &Tables, at: &str, ops: &[Op], all: bool) -> [Strin
     [parts.iter().map(part).collect::<Vec<_>>().join(" UNION ALL "), places]
 }
 
-/// Whether somebody else of a claim's owner stands in line.
+/// Whether somebody else of a claim's owner stands in the queue.
 pub(crate) fn has_others_of((tables, at): (&Tables, &str), claim: &Claim) -> String {
     let (owner, req) = (hex(claim.owner.as_str()), hex(claim.req.as_bytes()));
     format!("EXISTS(SELECT 1 FROM {} WHERE {at} AND owner={owner} AND req<>{req})", tables.wait)
 }
 
-/// When the first in line is over; a line that nobody is in is over already.
+/// When the first in the queue is over; a queue that nobody is in is over already.
 pub(crate) fn soonest((tables, at): (&Tables, &str)) -> String {
     format!("(SELECT COALESCE(MIN(deadline),0) FROM {} WHERE {at})", tables.wait)
 }
 
-/// Whom an operation is about.
+/// The request that an operation is about.
 fn about(op: &Op) -> Option<&ReqId> {
     match op {
         Op::Acquire { claim, .. } => Some(&claim.req),
@@ -96,15 +96,15 @@ fn about(op: &Op) -> Option<&ReqId> {
     }
 }
 
-/// What was read of a line.
+/// What was read of a queue.
 pub(crate) struct Line {
     /// In their order.
     pub(crate) read: BTreeMap<Micros, Waiter>,
     /// How many were not.
     hidden: u64,
-    /// The places of those before the ones who are asked about, in order; read or not.
+    /// The positions of those before the ones that are asked about, in order; read or not.
     places: Vec<Micros>,
-    /// The first who can hear, if there may be more of them than were read.
+    /// The first reachable waiters, if there may be more of them than were read.
     hearing: Option<HashSet<ReqId>>,
 }
 
@@ -115,19 +115,19 @@ impl Line {
         count: u64,
         all: bool,
     ) -> Result<Self, Error> {
-        let odd = |e: sqlx::Error| nonsense().because(e);
+        let odd = |e: sqlx::Error| undecodable().because(e);
         let mut read = BTreeMap::new();
         for row in waiters {
             let claim: Vec<u8> = row.try_get("claim").map_err(odd)?;
             let since = micros(row, "since").map_err(odd)?;
-            let deaf: i8 = row.try_get("deaf").map_err(odd)?;
+            let unreachable: i8 = row.try_get("deaf").map_err(odd)?;
             read.insert(
                 since,
                 Waiter {
-                    claim: serde_json::from_slice(&claim).map_err(|e| nonsense().because(e))?,
+                    claim: serde_json::from_slice(&claim).map_err(|e| undecodable().because(e))?,
                     since,
                     deadline: micros(row, "deadline").map_err(odd)?,
-                    unreachable: deaf != 0,
+                    unreachable: unreachable != 0,
                 },
             );
         }
@@ -143,19 +143,19 @@ impl Line {
         Ok(Self { read, hidden, places, hearing })
     }
 
-    /// How many stand in line when this state's line is what was read.
+    /// How many stand in the queue when this state's line is what was read.
     pub(crate) fn count(&self, state: &LockState) -> u64 {
         self.hidden + state.queue.len() as u64
     }
 
-    /// Whether the moves used up all who were read and can hear, so that one who was not read may
+    /// Whether the moves used up all reachable waiters that were read, so that one that was not may
     /// have been due.
     pub(crate) fn is_used_up(&self, state: &LockState) -> bool {
         let Some(hearing) = &self.hearing else { return false };
         !state.queue.iter().any(|w| hearing.contains(&w.claim.req))
     }
 
-    /// The answer with the places and numbers of the whole line.
+    /// The answer with the places and numbers of the whole queue.
     pub(crate) fn whole(&self, mut reply: Reply, op: &Op, state: &LockState) -> Reply {
         if self.hidden == 0 {
             return reply;
@@ -178,7 +178,7 @@ impl Line {
 
     fn hidden_before(&self, req: &ReqId, state: &LockState) -> u64 {
         let Some(me) = state.queue.iter().find(|w| w.claim.req == *req) else { return 0 };
-        // Whoever was not there yet stands behind everybody.
+        // A new waiter is behind all others.
         if !self.read.contains_key(&me.since) {
             return self.hidden;
         }
@@ -208,9 +208,9 @@ impl Line {
                 Some(b) if b == w => continue,
                 Some(b) if b.claim == w.claim => {
                     let (req, deadline) = (hex(w.claim.req.as_bytes()), w.deadline.0);
-                    let deaf = u8::from(w.unreachable);
+                    let unreachable = u8::from(w.unreachable);
                     changes.push(format!(
-                        "UPDATE {wait} SET deadline={deadline}, deaf={deaf} WHERE {at} AND req={req}"
+                        "UPDATE {wait} SET deadline={deadline}, deaf={unreachable} WHERE {at} AND req={req}"
                     ));
                     continue;
                 }
@@ -238,7 +238,7 @@ impl Line {
     }
 }
 
-fn nonsense() -> Error {
-    Error::new(Kind::Layout, "a waiter of this lock makes no sense")
+fn undecodable() -> Error {
+    Error::new(Kind::Layout, "a waiter's row could not be decoded")
         .with_hint("a newer version may have written it; or delete its row")
 }

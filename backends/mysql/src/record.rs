@@ -4,26 +4,25 @@
 //! statement can take, renew and free it. Any other holds are in `rest`, and `req` is NULL: then no
 //! short statement matches, and the long way is taken.
 //!
-//! With one exception: while the only hold is the turn of a waiter, and all that is left to do is that
-//! it confirms, those columns say what the confirmation makes of it. Then `claim` is not NULL though
-//! `req` is, and `expires` is when that is no longer all: the turn is over, or somebody in line is.
-//! Whoever changes the line writes the row, too, so what it says of the line stays true; a heartbeat
-//! alone only moves the ends of waiters, and only on.
+//! With one exception: while the only hold is the turn of a waiter, and all that is left to do is
+//! that it confirms, those columns say what the confirmation makes of it. Then `claim` is not NULL
+//! though `req` is, and `expires` is when the fast path stops being valid: the promotion expires,
+//! or a waiter's deadline passes. Every change of the queue writes the row, too, so what it says of the queue stays
+//! true; a heartbeat alone only moves the ends of waiters, and only on.
 
-use distlock_core::state::{Claim, End, Hold, LockState, Micros, Phase, Rules, Tombstone};
-use distlock_core::{Error, Kind, Mode, ReqId};
+use distlock_core::state::{Claim, End, Hold, Phase, Tombstone};
+use distlock_core::{Error, Kind, LockState, Micros, Mode, ReqId, Rules};
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
 use sqlx::mysql::MySqlRow;
 
-use crate::queue;
-use crate::schema::Tables;
 use crate::sql::{hex, micros, number};
+use crate::{queue, schema::Tables};
 
 /// The columns a state is read from.
 pub(crate) const COLUMNS: &str = "hi, nwait, delay_until, req, token, block, expires, granted, \
                                   claim, rest, released, cancelled";
-/// A spent request: its id and until when it is remembered.
+/// A tombstone: its id and until when it is remembered.
 const ENTRY: usize = 16 + 8;
 /// How many bytes of released requests a row remembers.
 pub(crate) const RELEASED: usize = 8 * ENTRY;
@@ -45,13 +44,13 @@ struct Rest {
 
 /// A row as it was read.
 pub(crate) struct Record {
-    /// Without its line.
+    /// Without its queue.
     pub(crate) state: LockState,
-    /// How many rows the line has.
+    /// How many rows the queue has.
     pub(crate) waiters: u64,
 }
 
-fn nonsense(what: &'static str) -> Error {
+fn undecodable(what: &'static str) -> Error {
     Error::new(Kind::Layout, what)
         .with_hint("a newer version may have written it; or delete the row once nobody holds it")
 }
@@ -63,18 +62,21 @@ impl Record {
     }
 
     pub(crate) fn read(row: &MySqlRow) -> Result<Self, Error> {
-        let odd = |e: sqlx::Error| nonsense("the row of this lock makes no sense").because(e);
+        let odd =
+            |e: sqlx::Error| undecodable("the row of this lock could not be decoded").because(e);
         let rest: Option<Vec<u8>> = row.try_get("rest").map_err(odd)?;
         let mut rest = match rest {
             None => Rest::default(),
-            Some(text) => serde_json::from_slice(&text)
-                .map_err(|e| nonsense("the holds of this lock make no sense").because(e))?,
+            Some(text) => serde_json::from_slice(&text).map_err(|e| {
+                undecodable("the holds of this lock could not be decoded").because(e)
+            })?,
         };
         let req: Option<Vec<u8>> = row.try_get("req").map_err(odd)?;
         if req.is_some() {
             let claim: Vec<u8> = row.try_get("claim").map_err(odd)?;
-            let claim = serde_json::from_slice(&claim)
-                .map_err(|e| nonsense("the claim of this lock makes no sense").because(e))?;
+            let claim = serde_json::from_slice(&claim).map_err(|e| {
+                undecodable("the claim of this lock could not be decoded").because(e)
+            })?;
             rest.holds.push(Hold {
                 claim,
                 token: number(row, "token").map_err(odd)?,
@@ -86,14 +88,14 @@ impl Record {
         }
         let released: Vec<u8> = row.try_get("released").map_err(odd)?;
         let cancelled: Option<Vec<u8>> = row.try_get("cancelled").map_err(odd)?;
-        let mut spent: Vec<Tombstone> = entries(&released, End::Released).collect();
-        spent.append(&mut rest.released);
-        spent.extend(entries(&cancelled.unwrap_or_default(), End::Cancelled));
+        let mut tombstones: Vec<Tombstone> = entries(&released, End::Released).collect();
+        tombstones.append(&mut rest.released);
+        tombstones.extend(entries(&cancelled.unwrap_or_default(), End::Cancelled));
         let state = LockState {
             holds: rest.holds,
             hi: number(row, "hi").map_err(odd)?,
             delay_until: micros(row, "delay_until").map_err(odd)?,
-            tombstones: spent.into(),
+            tombstones: tombstones.into(),
             ..LockState::default()
         };
         let waiters: u32 = row.try_get("nwait").map_err(odd)?;
@@ -102,9 +104,9 @@ impl Record {
 
     /// Whether a state differs from this by more than what time alone took away.
     pub(crate) fn differs(&self, state: &LockState, waiters: u64, now: Micros) -> bool {
-        let live = |spent: &LockState| {
+        let live = |state: &LockState| {
             let mut live: Vec<Tombstone> =
-                spent.tombstones.iter().filter(|s| s.until > now).copied().collect();
+                state.tombstones.iter().filter(|s| s.until > now).copied().collect();
             live.sort_by_key(|s| s.end == End::Cancelled);
             live
         };
@@ -115,7 +117,7 @@ impl Record {
             || live(&self.state) != live(state)
     }
 
-    /// The assignments that turn this row into a state with so many in line; those of them who were
+    /// The assignments that turn this row into a state with this many waiters; those of them that were
     /// not read are found there.
     pub(crate) fn assignments(
         &self,
@@ -123,7 +125,8 @@ impl Record {
         waiters: u64,
         unread: (&Tables, &str),
     ) -> Result<String, Error> {
-        let cannot = |e| Error::new(Kind::Store, "a state cannot be written").because(e);
+        let cannot =
+            |e| Error::new(Kind::Store, "the state of this lock could not be encoded").because(e);
         let of = |end: End| state.tombstones.iter().filter(move |s| s.end == end);
         let mut rest = Rest::default();
         let in_order = of(End::Released).is_sorted_by_key(|s| s.until);
@@ -139,7 +142,7 @@ impl Record {
             holds => {
                 if let Some((h, until)) = turn(state).filter(|_| in_order) {
                     let (mut claim, mut until) = (hex(written(&h.claim)?), until.0.to_string());
-                    // Who was not read may be of its owner, too, or be over sooner.
+                    // A waiter that was not read may be of its owner, too, or be over sooner.
                     if waiters != state.queue.len() as u64 {
                         claim =
                             format!("IF({},NULL,{claim})", queue::has_others_of(unread, &h.claim));
@@ -175,7 +178,7 @@ impl Record {
 /// A claim as it is written down.
 pub(crate) fn written(claim: &Claim) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(claim)
-        .map_err(|e| Error::new(Kind::Store, "a claim cannot be written").because(e))
+        .map_err(|e| Error::new(Kind::Store, "a claim could not be encoded").because(e))
 }
 
 /// The columns of the usual hold.
@@ -188,10 +191,11 @@ fn columns(h: &Hold, req: &str, claim: &str, expires: &str) -> String {
 }
 
 /// The only hold, if it is the turn of a waiter whose confirmation does nothing but make it a usual
-/// one, and until when that is so; as far as the line was read.
+/// one, and until when that is so; as far as the queue was read.
 ///
-/// Whoever has its turn has not been cancelled, or it would not have it. While it is exclusive nobody
-/// fits beside it, whatever the line; only others of its owner would be let in with it.
+/// A waiter that has its turn has not been cancelled, or it would not have it. While it is
+/// exclusive nobody fits beside it, whatever the queue; only others of its owner would be let in
+/// with it.
 fn turn(state: &LockState) -> Option<(&Hold, Micros)> {
     let [h] = state.holds.as_slice() else { return None };
     let claim = &h.claim;
@@ -199,7 +203,7 @@ fn turn(state: &LockState) -> Option<(&Hold, Micros)> {
     let usual = claim.mode == Mode::Exclusive && claim.min_hold.is_zero() && claim.block.get() == 1;
     let alone = state.queue.iter().all(|w| w.claim.owner != claim.owner);
     let soonest = state.queue.iter().map(|w| w.deadline).fold(h.expires, Micros::min);
-    // Who was let in with another of its owner has that one's tokens, perhaps several.
+    // A hold that entered with another of its owner has that one's tokens, perhaps several.
     let one = h.block == claim.block.get();
     (claimed && usual && one && alone).then_some((h, soonest))
 }
@@ -214,6 +218,6 @@ fn entries(blob: &[u8], end: End) -> impl Iterator<Item = Tombstone> + '_ {
     })
 }
 
-fn blob<'a>(spent: impl Iterator<Item = &'a Tombstone>) -> Vec<u8> {
-    spent.flat_map(|s| s.req.as_bytes().iter().copied().chain(s.until.0.to_be_bytes())).collect()
+fn blob<'a>(all: impl Iterator<Item = &'a Tombstone>) -> Vec<u8> {
+    all.flat_map(|s| s.req.as_bytes().iter().copied().chain(s.until.0.to_be_bytes())).collect()
 }

@@ -4,39 +4,32 @@
 //! 2. Lock the lock's row in a transaction that stays open: as long as the connection lives, nobody
 //!    else gets it. The server frees it when the connection ends, or is silent for longer than the
 //!    TTL.
-//! 3. Count the token, and write down who holds the lock, in commits of their own on another
-//!    connection.
-//! 4. Ask now and then whether the transaction lives: by a savepoint that was made in it, which ends with
-//!    it. The server may undo a transaction and keep its connection (a proxy that connects anew, a
-//!    cluster that lets another's commit win). Its loss is the loss of the lock. One more connection for
-//!    all locks notices at once when the server goes, and has them all looked at.
+//! 3. Count the token, and write down the holder, in commits of their own on another connection.
+//! 4. Ask now and then whether the transaction lives: by a savepoint that was made in it, which
+//!    ends with it. The server may undo a transaction and keep its connection (a proxy that
+//!    connects anew, a cluster that lets another's commit win). Its loss is the loss of the lock.
+//!    One more connection for all locks notices at once when the server goes, and has them all
+//!    looked at.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::backend::{Ask, Backend, Force, Forced, Watcher};
-use distlock_core::capability::Capability;
-use distlock_core::info::{HoldInfo, LockInfo, Query};
-use distlock_core::lease::EventSink;
-use distlock_core::session::{Alive, Locked, SessionStore};
-use distlock_core::session_driver::SessionDriver;
-use distlock_core::state::{Claim, Micros};
-use distlock_core::url::StoreUrl;
+use distlock_core::state::Claim;
 use distlock_core::{
-    BootInstant, Clock, Error, FullName, Holder, Kind, LossReason, Name, Outcome, Patience,
-    QueueStatus, Released, ReqId, Store, Token, TokenRange, engine,
+    Alive, Ask, Backend, BootInstant, Capability, Clock, Error, EventSink, Force, Forced, FullName,
+    HoldInfo, Holder, Kind, LockInfo, Locked, LossReason, Name, Namespace, Outcome, Query,
+    QueueStatus, Released, ReqId, SessionDriver, SessionStore, Store, StoreInfo, Token, TokenRange,
+    Watcher, engine,
 };
-use distlock_sql::{ConnectionWorker, Opens, Seat, Seats, ServerMonitor};
+use distlock_sql::{ConnectionWorker, PooledConnection, ServerMonitor, SessionPool, Trouble, work};
+use sqlx::mysql::MySqlRow;
 use sqlx::{MySql, MySqlConnection, Row, Transaction};
 
-use crate::connector::Connector;
 use crate::errors::{DEADLOCK, LOCK_WAIT, NOT_NOW, calling, demoted, number as code};
-use crate::open::Target;
-use crate::schema::Tables;
-use crate::sql::{NOW, READ_ONLY, at, hex, micros, number, run};
-use crate::{sweep, tokens};
+use crate::sql::{NOW, READ_ONLY, at, execute, hex, micros, number, page, run};
+use crate::{connector::Connector, open::Target, options::checked_prefix, schema::Tables, sweep};
 
-/// One statement waits for the row at most this long, so that a caller who gave up is not granted
+/// One statement waits for the row at most this long, so that a caller that gave up is not granted
 /// the lock much later.
 const SLICE: Duration = Duration::from_secs(1);
 
@@ -48,23 +41,22 @@ const SAVEPOINT: &str = "distlock";
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Row locks of a MySQL or MariaDB server that answered.
-pub struct RowLock {
+pub(crate) struct RowLock {
     capability: Capability,
     site: String,
     clock: Clock,
     tables: Arc<Tables>,
-    connector: Arc<Connector>,
     /// For tokens, looks and everything else but the locks themselves.
     worker: Arc<ConnectionWorker<Connector>>,
     sweep: Arc<sweep::Pace>,
-    seats: Seats<Connector>,
-    monitor: ServerMonitor,
+    pool: SessionPool<Connector>,
+    monitor: ServerMonitor<Connector>,
     timeout: Duration,
 }
 
 /// A connection that holds a row.
-pub struct Session {
-    seat: Seat<MySqlConnection>,
+pub(crate) struct Session {
+    connection: PooledConnection<Connector>,
     lock: FullName,
     req: ReqId,
     /// A release before this takes effect only then.
@@ -72,63 +64,41 @@ pub struct Session {
 }
 
 impl RowLock {
-    /// Connects to what a URL names.
-    ///
-    /// # Errors
-    /// As [`open`](crate::open).
-    ///
-    /// # Cancel safety
-    /// Dropping the future closes what it had opened.
-    pub async fn open(url: StoreUrl) -> Result<Self, Error> {
-        Self::at(Target::of(url)?).await
-    }
-
     pub(crate) async fn at(target: Target) -> Result<Self, Error> {
         let capability = target.greet().await?;
         let Target { to, options, tables, site } = target;
-        let clock = Clock::system();
-        let connector = Arc::new(Connector::new(to, None));
+        let (clock, timeout) = (Clock::system(), options.timeout);
+        let (connector, sessions) = (Arc::new(Connector::new(to, None)), options.sessions.into());
+        let own = || Arc::clone(&connector);
         Ok(Self {
             capability,
             site,
             tables: Arc::new(tables),
-            connector: Arc::clone(&connector),
-            monitor: ServerMonitor::new(Arc::clone(&connector), clock.clone(), options.timeout),
-            seats: Seats::new(
-                Arc::clone(&connector),
-                clock.clone(),
-                options.timeout,
-                options.sessions.into(),
-            ),
-            worker: Arc::new(ConnectionWorker::new(connector, clock.clone(), options.timeout, 1)),
+            monitor: ServerMonitor::new(own(), clock.clone(), timeout),
+            pool: SessionPool::new(own(), clock.clone(), timeout, sessions),
+            worker: Arc::new(ConnectionWorker::new(own(), clock.clone(), timeout, 1)),
             sweep: Arc::default(),
-            timeout: options.timeout,
+            timeout,
             clock,
         })
     }
 
-    fn told<'a>(&'a self, lock: &'a FullName) -> impl Fn(Error) -> Error + 'a {
-        move |e| e.during("acquire").lock(lock).store(&self.site)
-    }
-
     /// A connection for one lock, and its number.
     async fn session(&self, ask: &Ask) -> Result<(Session, u64), Error> {
-        let seat = self.seats.take(false).await?;
+        let connection = self.pool.take(false).await?;
         let (lock, req, min_until) = (ask.lock.clone(), ask.req, self.clock.now());
-        let session = Session { seat, lock, req, min_until };
+        let session = Session { connection, lock, req, min_until };
         // A holder that falls silent is cut off when its guard has long ended.
         let silent = ask.ttl.max(ask.min_hold).as_secs_f64().ceil().max(1.0);
         let sql = format!(
             "SET SESSION wait_timeout={silent}; SELECT GET_LOCK('{}', 0) AS got, CONNECTION_ID() AS id",
             sign(&ask.req)
         );
-        let id = session.seat.call(self.timeout, move |conn| {
-            Box::pin(async move {
-                let given = run(conn, sql).await.map_err(calling)?;
-                let row = given.get(1).and_then(|g| g.rows.first());
-                row.map_or(Ok(0), |r| number(r, "id")).map_err(calling)
-            })
-        });
+        let id = session.connection.call(work!(|conn| {
+            let given = run(conn, sql).await.map_err(calling)?;
+            let row = given.get(1).and_then(|g| g.rows.first());
+            row.map_or(Ok(0), |r| number(r, "id")).map_err(calling)
+        }));
         let id = id.await?;
         Ok((session, id))
     }
@@ -137,7 +107,7 @@ impl RowLock {
     async fn try_row(&self, session: &Session, wait: bool) -> Result<bool, Error> {
         let (row, which) = (&self.tables.row, at(&session.lock));
         let (space, name) = (hex(session.lock.space.as_str()), hex(session.lock.name.as_str()));
-        // The row is made by itself, not in the transaction, where two who make it could wait for
+        // The row is made by itself, not in the transaction, where two that make it could wait for
         // each other.
         let seconds = if wait { SLICE.as_secs() } else { 1 };
         let how = if wait { "" } else { " NOWAIT" };
@@ -148,8 +118,9 @@ impl RowLock {
              START TRANSACTION; SELECT used FROM {row} WHERE {which} FOR UPDATE{how}; \
              SAVEPOINT {SAVEPOINT}"
         );
-        let locked = session.seat.call(self.timeout + SLICE, move |conn| {
-            Box::pin(async move {
+        let locked = session.connection.call_within(
+            self.timeout + SLICE,
+            work!(|conn| {
                 loop {
                     match run(conn, sql.clone()).await {
                         Ok(given)
@@ -159,44 +130,84 @@ impl RowLock {
                         }
                         // It was there a moment ago.
                         Ok(_) => {}
-                        // Whoever made the row first undid it, and two who waited for that make it.
+                        // The insert that came first was undone, and two that waited for it try again.
                         Err(e) if code(&e) == Some(DEADLOCK) => {}
                         // Refused, which leaves the transaction open.
                         Err(e) if matches!(code(&e), Some(LOCK_WAIT | NOT_NOW)) => {
-                            run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
+                            execute(conn, "ROLLBACK".to_owned()).await?;
                             return Ok(false);
                         }
                         Err(e) => return Err(calling(e)),
                     }
                 }
-            })
-        });
+            }),
+        );
         locked.await
     }
 
-    /// Who holds a lock now, of those who have written it down and live.
-    async fn holders(&self, which: String, limit: usize) -> Result<Vec<Seen>, Error> {
-        let held = self.tables.held.clone();
+    /// The locks of a namespace whose holders are on record and live.
+    async fn held(
+        &self,
+        space: &Namespace,
+        which: String,
+        limit: usize,
+    ) -> Result<Vec<LockInfo>, Error> {
+        let (held, space) = (&self.tables.held, space.clone());
         let sql = format!(
             "START TRANSACTION; SELECT {NOW} AS now, name, req, token, granted, claim FROM {held} \
              WHERE {which} AND IS_USED_LOCK(CONCAT('dl:r:', LOWER(HEX(req)))) IS NOT NULL \
              ORDER BY name LIMIT {limit}; ROLLBACK"
         );
-        let call = self.worker.call(move |conn| {
-            let sql = sql.clone();
-            Box::pin(async move {
-                let given = run(conn, sql).await.map_err(calling)?;
-                let rows = given.get(1).map(|g| g.rows.as_slice()).unwrap_or_default();
-                rows.iter().map(Seen::read).collect::<Result<Vec<_>, _>>().map_err(calling)
-            })
-        });
-        call.await
+        let seen = self.worker.call(work!(|conn, sql, space| {
+            let given = run(conn, sql).await.map_err(calling)?;
+            let rows = given.get(1).map(|g| g.rows.as_slice()).unwrap_or_default();
+            let infos = rows.iter().map(|row| lock_info(row, &space));
+            infos.collect::<Result<Vec<_>, _>>().map_err(calling)
+        }));
+        seen.await
     }
 
     async fn status(&self, lock: &FullName) -> QueueStatus {
-        let seen = self.holders(at(lock), 1).await.unwrap_or_default();
-        let holder = seen.into_iter().next().map(|s| s.holder);
+        let held = self.held(&lock.space, at(lock), 1).await.unwrap_or_default().pop();
+        let holder = held.and_then(|mut lock| lock.holds.pop()).map(|hold| hold.holder);
         QueueStatus { holder, ..QueueStatus::default() }
+    }
+}
+
+/// A new fencing token for a lock, with the holder on record for others to see. Counted in the lock
+/// table, in a separate commit: the row lock's transaction may be rolled back, and its token with it
+/// if it were written there.
+pub(crate) async fn next_token(
+    conn: &mut MySqlConnection,
+    tables: &Tables,
+    lock: &FullName,
+    claim: &Claim,
+    holder: u64,
+    sweep: &sweep::Pace,
+) -> Result<Token, Trouble> {
+    let Tables { lock: table, meta, held, .. } = tables;
+    let (space, name) = (hex(lock.space.as_str()), hex(lock.name.as_str()));
+    let text = serde_json::to_vec(claim)
+        .map_err(|e| Trouble::answered(Error::new(Kind::Store, "no claim").because(e)))?;
+    let sql = format!(
+        "INSERT IGNORE INTO {table} (space, name, ver, hi) \
+         SELECT {space}, {name}, {NOW}, floor FROM {meta} WHERE one=1 LOCK IN SHARE MODE; \
+         UPDATE {table} SET ver=ver+1, hi=LAST_INSERT_ID(GREATEST(hi+1,{NOW})) WHERE {}; \
+         REPLACE INTO {held} (space, name, req, token, granted, conn, claim) \
+         VALUES ({space}, {name}, {}, LAST_INSERT_ID(), {NOW}, {holder}, {})",
+        at(lock),
+        hex(claim.req.as_bytes()),
+        hex(text)
+    );
+    loop {
+        let given = run(conn, sql.clone()).await.map_err(calling)?;
+        if given.first().is_some_and(|g| g.done.rows_affected() > 0) {
+            sweep.made_a_row();
+        }
+        let counted = given.get(1).filter(|g| g.done.rows_affected() > 0);
+        // A row that was made this moment may look old enough to be swept: then it is made again.
+        let Some(counted) = counted else { continue };
+        return Token::new(counted.done.last_insert_id()).map_err(Trouble::answered);
     }
 }
 
@@ -207,36 +218,24 @@ fn sign(req: &ReqId) -> String {
 }
 
 /// A row about a holder.
-struct Seen {
-    name: String,
-    req: ReqId,
-    claim: Claim,
-    holder: Holder,
-}
-
-impl Seen {
-    fn read(row: &sqlx::mysql::MySqlRow) -> Result<Self, sqlx::Error> {
-        let odd = |e: &str| sqlx::Error::Protocol(e.to_owned());
-        let bytes: Vec<u8> = row.try_get("claim")?;
-        let claim: Claim = serde_json::from_slice(&bytes).map_err(|e| odd(&e.to_string()))?;
-        let name: Vec<u8> = row.try_get("name")?;
-        let (now, granted): (Micros, Micros) = (micros(row, "now")?, micros(row, "granted")?);
-        let token = Token::new(number(row, "token")?).map_err(|e| odd(&e.to_string()))?;
-        let holder = Holder {
-            label: claim.label.clone(),
-            owner: claim.owner.clone(),
-            token,
-            age: now.since(granted),
-            // At most: it counts from the holder's last sign of life.
-            left: Some(claim.ttl),
-        };
-        Ok(Self {
-            name: String::from_utf8_lossy(&name).into_owned(),
-            req: claim.req,
-            claim,
-            holder,
-        })
-    }
+fn lock_info(row: &MySqlRow, space: &Namespace) -> Result<LockInfo, sqlx::Error> {
+    let odd = sqlx::Error::Protocol;
+    let claim: Claim = serde_json::from_slice(&row.try_get::<Vec<u8>, _>("claim")?)
+        .map_err(|e| odd(e.to_string()))?;
+    let name = Name::new(String::from_utf8_lossy(&row.try_get::<Vec<u8>, _>("name")?));
+    let holder = Holder {
+        label: claim.label,
+        owner: claim.owner,
+        token: Token::new(number(row, "token")?).map_err(|e| odd(e.to_string()))?,
+        age: micros(row, "now")?.since(micros(row, "granted")?),
+        // At most: it counts from the holder's last sign of life.
+        left: Some(claim.ttl),
+    };
+    let (req, mode) = (claim.req, claim.mode);
+    let hold = HoldInfo { req, holder, mode, lingering: false, revoked: false };
+    let name = name.map_err(|e| sqlx::Error::Decode(e.into()))?;
+    let lock = FullName { space: space.clone(), name };
+    Ok(LockInfo { lock, holds: vec![hold], waiters: Vec::new() })
 }
 
 impl Store for RowLock {
@@ -248,32 +247,19 @@ impl Store for RowLock {
 impl SessionStore for RowLock {
     type Conn = Session;
 
-    fn capability(&self) -> &Capability {
-        &self.capability
-    }
-
-    fn site(&self) -> &str {
-        &self.site
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.clock
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: &self.capability, site: &self.site, clock: &self.clock }
     }
 
     async fn lock(&self, ask: &Ask, seen: Watcher<'_>) -> Result<Locked<Session>, Error> {
-        let told = self.told(&ask.lock);
-        let until = match ask.patience {
-            Patience::Never => self.clock.now(),
-            Patience::For(d) => self.clock.now().plus(d),
-            Patience::Forever => BootInstant::FAR,
-        };
-        let (mut session, id) = self.session(ask).await.map_err(&told)?;
+        let until = ask.patience.until(self.clock.now());
+        let (mut session, id) = self.session(ask).await?;
         let mut last = QueueStatus::default();
         loop {
             let left = until.since(self.clock.now());
             // A statement waits for whole seconds; what is left of a second is waited for here.
             let wait = left >= SLICE;
-            if self.try_row(&session, wait).await.map_err(&told)? {
+            if self.try_row(&session, wait).await? {
                 break;
             }
             let status = self.status(&ask.lock).await;
@@ -291,16 +277,14 @@ impl SessionStore for RowLock {
         let (tables, name, claim) =
             (Arc::clone(&self.tables), ask.lock.clone(), Claim::of(ask, ""));
         let sweep = Arc::clone(&self.sweep);
-        let token = self.worker.call(move |conn| {
-            let (tables, name, claim) = (Arc::clone(&tables), name.clone(), claim.clone());
-            let sweep = Arc::clone(&sweep);
-            Box::pin(async move { tokens::next(conn, &tables, &name, &claim, id, &sweep).await })
-        });
-        let tokens = TokenRange::new(token.await.map_err(&told)?, std::num::NonZeroU32::MIN)?;
+        let token = self.worker.call(work!(|conn, tables, name, claim, sweep| next_token(
+            conn, &tables, &name, &claim, id, &sweep
+        )));
+        let tokens = TokenRange::new(token.await?, std::num::NonZeroU32::MIN)?;
         self.monitor.watches().await;
         // The token is only ours if the row still is: it may have passed on before it was counted.
-        let asked = self.capability.moment(&self.clock);
-        self.prove(&session).await.map_err(told)?;
+        let asked = self.capability.reading(&self.clock);
+        self.prove(&session).await?;
         session.min_until = self.clock.now().plus(ask.min_hold);
         Ok(Locked::Held { conn: session, sent: Some(asked), tokens, waiters: 0 })
     }
@@ -308,77 +292,50 @@ impl SessionStore for RowLock {
     async fn alive(&self, session: &mut Session) -> Alive {
         match self.prove(session).await {
             Ok(()) => Alive::Yes { waiters: 0 },
-            Err(_) if session.seat.is_broken() => Alive::No(LossReason::Gone),
+            Err(_) if session.connection.is_broken() => Alive::No(LossReason::Gone),
             Err(e) => Alive::Unknown(e),
         }
     }
 
     async fn unlock(&self, session: Session) -> Result<Released, Error> {
         self.sweep.step(&self.worker, &self.tables, &self.clock, true);
-        let end = End {
-            sql: format!(
-                "ROLLBACK TO SAVEPOINT {SAVEPOINT}; UPDATE {row} SET used={NOW} WHERE {at}; \
-                 DELETE FROM {held} WHERE {at} AND req={req}; COMMIT",
-                row = self.tables.row,
-                held = self.tables.held,
-                at = at(&session.lock),
-                req = hex(session.req.as_bytes())
-            ),
-            connector: Arc::clone(&self.connector),
-            clock: self.clock.clone(),
-            timeout: self.timeout,
-        };
+        let sql = format!(
+            "ROLLBACK TO SAVEPOINT {SAVEPOINT}; UPDATE {row} SET used={NOW} WHERE {at}; \
+             DELETE FROM {held} WHERE {at} AND req={req}; COMMIT",
+            row = self.tables.row,
+            held = self.tables.held,
+            at = at(&session.lock),
+            req = hex(session.req.as_bytes())
+        );
         if self.clock.now() < session.min_until {
             self.prove(&session).await?;
+            let clock = self.clock.clone();
             engine::spawn(async move {
-                end.clock.sleep_until(session.min_until).await;
-                let _ = end.free(session).await;
+                clock.sleep_until(session.min_until).await;
+                let _ = session.free(sql).await;
             });
             return Ok(Released::Released);
         }
-        end.free(session).await.map_err(|e| e.during("release").store(&self.site))
+        session.free(sql).await.map_err(|e| e.during("release").store(&self.site))
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
         let (space, which, limit) = match query {
             Query::Name(lock) => (&lock.space, at(lock), 1),
             Query::Prefix { space, prefix, after, limit } => {
-                let mut which = format!("space={}", hex(space.as_str()));
-                if !prefix.is_empty() {
-                    let (n, prefix) = (prefix.len(), hex(prefix));
-                    which += &format!(" AND name>={prefix} AND LEFT(name,{n})={prefix}");
-                }
-                if let Some(after) = after {
-                    which += &format!(" AND name>{}", hex(after.as_str()));
-                }
-                (space, which, *limit)
+                (space, page(space, prefix, after.as_ref()), *limit)
             }
         };
-        let seen = self.holders(which, limit).await;
-        let seen = seen.map_err(|e| e.during("inspect").store(&self.site))?;
-        let info = |s: Seen| {
-            let hold = HoldInfo {
-                req: s.req,
-                holder: s.holder,
-                mode: s.claim.mode,
-                lingering: false,
-                revoked: false,
-            };
-            let lock = FullName { space: space.clone(), name: Name::new(s.name)? };
-            Ok(LockInfo { lock, holds: vec![hold], waiters: Vec::new() })
-        };
-        seen.into_iter().map(info).collect()
+        self.held(space, which, limit).await
     }
 
     async fn force(
         &self,
-        lock: &FullName,
+        _lock: &FullName,
         _token: Option<Token>,
         _how: Force,
     ) -> Result<Forced, Error> {
         Err(Error::new(Kind::Unsupported, "a row lock can only be ended with its connection")
-            .lock(lock)
-            .store(&self.site)
             .with_hint("KILL the connection that `conn` of the table `held` names"))
     }
 
@@ -397,42 +354,27 @@ impl RowLock {
     /// demoted keeps its transactions while others lock at the new primary.
     async fn prove(&self, session: &Session) -> Result<(), Error> {
         let sql = format!("ROLLBACK TO SAVEPOINT {SAVEPOINT}; SELECT {READ_ONLY} AS read_only");
-        let asked = session.seat.call(self.timeout, move |conn| {
-            Box::pin(async move {
-                let given = run(conn, sql).await.map_err(calling)?;
-                let row = given.get(1).and_then(|g| g.rows.first());
-                let read_only = row.map_or(Ok(0), |r| number(r, "read_only")).map_err(calling)?;
-                if read_only == 0 { Ok(()) } else { Err(demoted()) }
-            })
-        });
+        let asked = session.connection.call(work!(|conn| {
+            let given = run(conn, sql).await.map_err(calling)?;
+            let row = given.get(1).and_then(|g| g.rows.first());
+            let read_only = row.map_or(Ok(0), |r| number(r, "read_only")).map_err(calling)?;
+            if read_only == 0 { Ok(()) } else { Err(demoted()) }
+        }));
         asked.await
     }
 }
 
-/// What it takes to give a row back.
-struct End {
-    sql: String,
-    connector: Arc<Connector>,
-    clock: Clock,
-    timeout: Duration,
-}
-
-impl End {
-    async fn free(self, session: Session) -> Result<Released, Error> {
-        let Self { sql, connector, clock, timeout } = self;
-        let freed = session.seat.call(timeout, move |conn| {
-            Box::pin(async move { run(conn, sql).await.map(drop).map_err(calling) })
-        });
-        let freed = freed.await;
-        let lost = session.seat.is_broken();
-        if let Some(conn) = session.seat.into_inner() {
-            let _ = clock.timeout(timeout, connector.close(conn)).await;
-        }
+impl Session {
+    /// Gives the row back by these statements, and closes the connection.
+    async fn free(self, sql: String) -> Result<Released, Error> {
+        let freed = self.connection.call(work!(|conn| execute(conn, sql))).await;
+        let lost = self.connection.is_broken();
+        self.connection.close().await;
         match freed {
             Ok(()) => Ok(Released::Released),
             // It was broken before anything was sent.
             Err(e) if lost && e.outcome() == Outcome::NotApplied => Ok(Released::WasLost),
-            Err(e) => Err(e.lock(&session.lock)),
+            Err(e) => Err(e.lock(&self.lock)),
         }
     }
 }
@@ -445,7 +387,7 @@ impl End {
 /// mysql`); `prefix` is `distlock_` unless the store was opened with another.
 ///
 /// # Errors
-/// [`Kind::Usage`] for a name that cannot be; transient when somebody else has it for longer than
+/// [`Kind::Usage`] for an invalid name; transient when somebody else has it for longer than
 /// the session's `innodb_lock_wait_timeout`, or when the very first transaction that uses a name is
 /// rolled back while two others wait for it (1213): roll back and try again.
 ///
@@ -457,17 +399,12 @@ pub async fn with_row_lock(
     name: &str,
 ) -> Result<(), Error> {
     let lock = FullName { space: Default::default(), name: Name::new(name)? };
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    if !prefix.bytes().all(plain) {
-        return Err(Error::new(Kind::Usage, format!("invalid prefix {prefix:?}"))
-            .with_hint("letters, digits and underscores"));
-    }
     // One statement that takes the row exclusively, there or not: a look first, or INSERT IGNORE,
     // would take a shared lock that two could not both turn into an exclusive one.
     let sql = format!(
         "INSERT INTO {} (space, name, used) VALUES (X'', {}, {NOW}) \
          ON DUPLICATE KEY UPDATE used={NOW}",
-        Tables::new(prefix).row,
+        Tables::new(checked_prefix(prefix)?).row,
         hex(lock.name.as_str())
     );
     run(tx, sql).await.map(drop).map_err(|e| calling(e).error.during("acquire").lock(&lock))
@@ -478,7 +415,8 @@ pub async fn with_row_lock(
 mod tests {
     use std::num::NonZeroU32;
 
-    use distlock_core::{Label, Mode, Owner, Ttl};
+    use distlock_core::url::StoreUrl;
+    use distlock_core::{Label, Mode, Owner, Patience, Ttl};
     use distlock_testkit::servers::Mariadb;
 
     use super::*;
@@ -507,7 +445,7 @@ mod tests {
 
     /// What a server does of its own accord.
     async fn undo(session: &Session) {
-        let undone = session.seat.call(Duration::from_secs(5), |conn| {
+        let undone = session.connection.call(|conn| {
             Box::pin(async move { run(conn, "ROLLBACK".into()).await.map(drop).map_err(calling) })
         });
         undone.await.unwrap();
@@ -518,7 +456,8 @@ mod tests {
     async fn a_transaction_that_the_server_ended_is_a_lost_lock() {
         let server = Mariadb::new().start().await.expect("`cargo xtask setup`");
         let url = format!("{}?algorithm=row-lock", Mariadb::url(&server));
-        let store = RowLock::open(StoreUrl::parse(&url).unwrap()).await.unwrap();
+        let target = Target::of(StoreUrl::parse(&url).unwrap()).unwrap();
+        let store = RowLock::at(target).await.unwrap();
         let mut session = held(&store, "a").await;
         assert!(matches!(store.alive(&mut session).await, Alive::Yes { .. }));
         undo(&session).await;

@@ -5,12 +5,13 @@ use distlock_sql::Trouble;
 use sqlx::MySqlConnection;
 
 use crate::errors::{self, NO_TABLE, calling};
-use crate::sql::{number, run};
+use crate::options::checked_prefix;
+use crate::sql::{execute, number, run};
 
 /// The layout written here.
 const LAYOUT: u64 = 1;
 
-/// The indexes of the table of waiters that came later, each on a column of a lock's line.
+/// The indexes of the table of waiters that came later, each on a column of a lock's queue.
 const INDEXES: [(&str, &str); 2] = [("owners", "owner"), ("sizes", "permits")];
 
 /// The names of the tables, quoted.
@@ -110,19 +111,22 @@ impl Tables {
 }
 
 /// The statements that make the tables, for people whose programs may not.
-#[must_use]
-pub fn schema(prefix: &str) -> String {
-    Tables::new(prefix).create().into_iter().map(|s| s + ";\n").collect()
+///
+/// # Errors
+/// [`Kind::Usage`] for an invalid prefix.
+pub fn schema(prefix: &str) -> Result<String, Error> {
+    let tables = Tables::new(checked_prefix(prefix)?);
+    Ok(tables.create().into_iter().map(|s| s + ";\n").collect())
 }
 
 /// Makes the tables if they are missing, and refuses those of a newer layout. Looks before it
-/// makes: a `CREATE` waits for everybody who reads the table, and needs a right that many lack.
+/// makes: a `CREATE` waits for all readers of the table, and needs a right that many lack.
 pub(crate) async fn ready(conn: &mut MySqlConnection, tables: &Tables) -> Result<(), Trouble> {
     if layout(conn, tables).await?.is_some() {
         return complete(conn, tables).await;
     }
     for statement in tables.create() {
-        run(conn, statement).await.map_err(calling)?;
+        execute(conn, statement).await?;
     }
     match layout(conn, tables).await? {
         Some(()) => Ok(()),
@@ -153,8 +157,8 @@ pub(crate) async fn layout(
     }
 }
 
-/// Adds the indexes that tables of an earlier version lack. Who may not, or finds the table in use
-/// for longer than a second, goes on without them: only the cost of a long line grows.
+/// Adds the indexes that tables of an earlier version lack. A user that may not, or finds the table
+/// in use for longer than a second, goes on without them: only the cost of a long queue grows.
 async fn complete(conn: &mut MySqlConnection, tables: &Tables) -> Result<(), Trouble> {
     let wait = &tables.wait;
     // Of a table that this user may not read nothing is seen, and nothing is done.

@@ -1,14 +1,16 @@
 //! Statements as text, several in one round trip.
 //!
-//! The moves of a line need half a dozen statements in one transaction. As prepared statements each
+//! The moves of a queue need half a dozen statements in one transaction. As prepared statements each
 //! would be a round trip; as text they go in one. Nothing a user wrote is ever quoted into it:
 //! bytes are written as hexadecimal literals, everything else is a number.
 
-use distlock_core::state::Micros;
-use distlock_core::{FullName, ReqId};
+use distlock_core::{FullName, Micros, Name, Namespace, ReqId};
+use distlock_sql::Trouble;
 use futures_util::TryStreamExt;
 use sqlx::mysql::{MySqlQueryResult, MySqlRow};
 use sqlx::{AssertSqlSafe, Either, MySqlConnection, Row};
+
+use crate::errors::calling;
 
 /// The server's time in microseconds since 1970: one moment within a statement, whatever the
 /// session's time zone.
@@ -32,6 +34,11 @@ pub(crate) async fn run(
 ) -> Result<Vec<Given>, sqlx::Error> {
     let (given, failed) = run_far(conn, sql).await;
     failed.map_or(Ok(given), Err)
+}
+
+/// Runs statements in one round trip.
+pub(crate) async fn execute(conn: &mut MySqlConnection, sql: String) -> Result<(), Trouble> {
+    run(conn, sql).await.map(drop).map_err(calling)
 }
 
 /// Runs statements in one round trip; what those before a failure gave, and the failure.
@@ -72,6 +79,18 @@ pub(crate) fn hex(bytes: impl AsRef<[u8]>) -> String {
 /// The condition that picks the rows of a lock.
 pub(crate) fn at(lock: &FullName) -> String {
     format!("space={} AND name={}", hex(lock.space.as_str()), hex(lock.name.as_str()))
+}
+
+/// The condition that picks the rows of the names that begin with a prefix, after a name.
+pub(crate) fn page(space: &Namespace, prefix: &str, after: Option<&Name>) -> String {
+    let mut which = format!("space={}", hex(space.as_str()));
+    if !prefix.is_empty() {
+        which += &format!(" AND name>={0} AND LEFT(name,{1})={0}", hex(prefix), prefix.len());
+    }
+    if let Some(after) = after {
+        which += &format!(" AND name>{}", hex(after.as_str()));
+    }
+    which
 }
 
 /// A list of requests as literals.

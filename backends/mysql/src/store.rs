@@ -1,80 +1,70 @@
-//! The default algorithm: a lock row by unique key, and a table with the line.
+//! The default algorithm: a lock row by unique key, and a table with the queue.
 //!
 //! 1. A lock that is free and not waited for is taken, renewed and given back by one statement each
-//!    (`fast`).
+//!    (`fast_path`).
 //! 2. Anything else is a short transaction that locks the lock's row first, reads the server's
-//!    clock and a part of the line, and runs [`LockState::step`](distlock_core::state::LockState)
-//!    here (`ledger`).
-//! 3. A release promotes the head of the line and rings the doorbell of its process (`bell`). A
-//!    process that is gone or does not hear is passed over; its waiter keeps its place until it is
-//!    heard of again or its time is over.
-//! 4. The woken waiter asks again, which confirms the promotion, mostly by one statement (`fast`), and
-//!    believes that answer.
+//!    clock and a part of the queue, and runs [`LockState::step`](distlock_core::state::LockState)
+//!    here (`slow_path`).
+//! 3. A release promotes the head of the queue and wakes its process (`wakeup`). A process that is
+//!    gone or unreachable is passed over; its waiter keeps its position until it is heard of again
+//!    or its time is over.
+//! 4. The woken waiter asks again, which confirms the promotion, mostly by one statement
+//!    (`fast_path`), and believes that answer.
 //!
-//! A process has three connections: calls, renewals and cancels, and the doorbell; while calls about
-//! several locks queue, up to three more for calls.
+//! A process has three connections: calls, renewals and cancels, and the wake-up connection; while
+//! calls about several locks queue, up to three more for calls.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use distlock_core::backend::{Ask, Backend, Due, Force, Forced, Key};
-use distlock_core::capability::Capability;
-use distlock_core::contention::ContentionHint;
-use distlock_core::info::Query;
-use distlock_core::lease::{self, Class, EventSink, LeaseStore, Move, Replies, Run, Wake};
-use distlock_core::lease_driver::LeaseDriver;
-use distlock_core::state::{Claim, Op, Pulse, Reply};
-use distlock_core::url::StoreUrl;
+use distlock_core::state::{Claim, Pulse};
 use distlock_core::{
-    BootInstant, Clock, Error, FullName, Kind, LockInfo, ReqId, Store, Token, engine,
+    Ask, Backend, BootInstant, Capability, Class, Clock, ContentionHint, Due, Error, EventSink,
+    Force, Forced, FullName, Key, Kind, LeaseDriver, LeaseStore, LockInfo, Move, Mutex, Op, Query,
+    Replies, Reply, ReqId, Run, Store, StoreInfo, StoreUrl, Token, Wake, engine, lease,
 };
-use distlock_sql::{ConnectionGroup, ConnectionWorker, Trouble};
+use distlock_sql::{ConnectionGroup, ConnectionWorker, Trouble, work};
 use tokio::sync::Semaphore;
 
-use crate::connector::Connector;
-use crate::errors::calling;
 use crate::fast_path::{self, Fast};
-use crate::open::Target;
-use crate::queue;
-use crate::sql::{number, run};
-use crate::transaction::{Collisions, Ledger, Played};
+use crate::slow_path::{Collisions, Played, SlowPath};
+use crate::sql::{execute, number, run};
 use crate::wakeup::{WakeupConnection, life_sign, session, sleep_lock, tell, unhang};
-use crate::{inspect, sweep};
+use crate::{connector::Connector, errors::calling, inspect, open::Target, queue, sweep};
 
 /// Max renewals in one round trip.
 const BATCH: usize = 128;
-/// Max heartbeats of one lock in one round trip: each reads the line ahead of them.
+/// Max heartbeats of one lock in one round trip: each reads the queue ahead of them.
 const BEATS: usize = 512;
 /// How many acquires are made ready at once.
 const ROOM: usize = 16;
 /// Max connections for acquires and releases.
 const CONNECTIONS: usize = 4;
 
-/// For so long a sign of life that the server knew is taken to be known.
+/// How long a sign of life that the server knew is taken to be known.
 const PROVEN: Duration = Duration::from_secs(1);
 
 /// A MySQL or MariaDB server that answered.
 pub struct Mysql {
     capability: Capability,
     site: String,
-    clock: Clock,
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    ledger: Arc<Ledger>,
+    slow_path: Arc<SlowPath>,
     fast: Arc<Fast>,
     front: ConnectionGroup<Connector>,
     back: Arc<ConnectionWorker<Connector>>,
     wakeup: WakeupConnection,
     sink: Arc<OnceLock<EventSink>>,
-    /// Who is in line: no use in trying with them to take a free lock.
+    /// Requests in the queue: the fast path for a free lock is of no use for them.
     waiting: Arc<Mutex<HashSet<ReqId>>>,
-    /// Nor with a lock that others wait for, nor in a fast-path release of that.
+    /// Locks that others wait for: neither is it for these, nor a fast-path release.
     contention: ContentionHint,
-    /// Whether everybody who waits was last heard with an address to be called up at.
+    /// Whether all waiters were last sent with an address for wake-ups.
     called: AtomicBool,
     /// When the server last said that it knows that we live.
     proven: Mutex<Option<BootInstant>>,
@@ -82,10 +72,6 @@ struct Inner {
     /// How many acquires are made ready at once.
     room: Semaphore,
     sweep: Arc<sweep::Pace>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Mysql {
@@ -103,25 +89,18 @@ impl Mysql {
     pub(crate) async fn at(target: Target) -> Result<Self, Error> {
         let capability = target.greet().await?;
         let Target { to, options, tables, site } = target;
-        let (clock, session) = (Clock::system(), session()?);
+        let (clock, session, bound) = (Clock::system(), session()?, options.timeout);
         let (sink, waiting) = <(Arc<OnceLock<EventSink>>, Arc<Mutex<HashSet<ReqId>>>)>::default();
-        let worker = |connector| {
-            ConnectionWorker::new(Arc::new(connector), clock.clone(), options.timeout, 1)
-        };
+        let calls = Arc::new(Connector::new(to.clone(), None));
         let life = Connector::new(to.clone(), Some(life_sign(&session)))
             .with_sleep_lock(sleep_lock(&session));
         let sweep = Arc::<sweep::Pace>::default();
         let inner = Inner {
-            front: ConnectionGroup::new(
-                Arc::new(Connector::new(to.clone(), None)),
-                clock.clone(),
-                options.timeout,
-                CONNECTIONS,
-            ),
-            back: Arc::new(worker(life)),
+            front: ConnectionGroup::new(calls, clock.clone(), bound, CONNECTIONS),
+            back: Arc::new(ConnectionWorker::new(Arc::new(life), clock.clone(), bound, 1)),
             wakeup: WakeupConnection::new(to.clone(), &session, &tables, &clock, (&sink, &waiting)),
             fast: Arc::new(Fast::new(&tables)),
-            ledger: Arc::new(Ledger {
+            slow_path: Arc::new(SlowPath {
                 tables,
                 session,
                 collisions: Arc::default(),
@@ -133,17 +112,17 @@ impl Mysql {
             contention: ContentionHint::new(clock.clone()),
             called: AtomicBool::new(true),
             proven: Mutex::default(),
-            clock: clock.clone(),
+            clock,
             room: Semaphore::new(ROOM),
             sweep,
         };
-        Ok(Self { capability, site, clock, inner: Arc::new(inner) })
+        Ok(Self { capability, site, inner: Arc::new(inner) })
     }
 
     /// How often the database had to undo or refuse a move of this store because of others.
     #[must_use]
     pub fn collisions(&self) -> Arc<Collisions> {
-        Arc::clone(&self.inner.ledger.collisions)
+        Arc::clone(&self.inner.slow_path.collisions)
     }
 
     /// The full transaction of one move.
@@ -166,7 +145,7 @@ impl Mysql {
     async fn heartbeat(&self, class: Class, waiting: &[(Key, Duration)]) -> Replies {
         let inner = &self.inner;
         let called = inner.wakeup.listens().await;
-        let via = if called { inner.ledger.session.clone() } else { String::new() };
+        let via = if called { inner.slow_path.session.clone() } else { String::new() };
         // Only where nobody's address has changed since it was last told.
         let steady = called && inner.called.swap(called, Ordering::Relaxed);
         let mut replies = Replies::with_capacity(waiting.len());
@@ -183,14 +162,13 @@ impl Mysql {
     }
 
     async fn renew(&self, class: Class, due: &[Due]) -> Replies {
+        let inner = &self.inner;
         let mut replies = Replies::with_capacity(due.len());
         for some in due.chunks(BATCH) {
-            let fast = Arc::clone(&self.inner.fast);
+            let fast = Arc::clone(&inner.fast);
             let all: Vec<_> = some.iter().map(|d| (d.key.lock.clone(), d.key.req, d.ttl)).collect();
-            let renewed = self.inner.worker(class, &some[0].key.lock).call(move |conn| {
-                let (fast, all) = (Arc::clone(&fast), all.clone());
-                Box::pin(async move { fast.renew(conn, &all).await })
-            });
+            let worker = inner.worker(class, &some[0].key.lock);
+            let renewed = worker.call(work!(|conn, fast, all| fast.renew(conn, &all)));
             let renewed = match renewed.await {
                 Ok(renewed) => renewed,
                 Err(e) => {
@@ -208,7 +186,7 @@ impl Mysql {
                 });
             }
         }
-        self.inner.sweep.step(&self.inner.back, &self.inner.ledger.tables, &self.clock, false);
+        inner.sweep.step(&inner.back, &inner.slow_path.tables, &inner.clock, false);
         replies
     }
 
@@ -216,17 +194,14 @@ impl Mysql {
         let inner = &self.inner;
         let (fast, mine) = (Arc::clone(&inner.fast), key.clone());
         let freed = !inner.contention.lately(&key.lock) && {
-            let freed = inner.worker(class, &key.lock).call(move |conn| {
-                let (fast, mine) = (Arc::clone(&fast), mine.clone());
-                Box::pin(async move { fast.release(conn, &mine).await })
-            });
-            freed.await?
+            let worker = inner.worker(class, &key.lock);
+            worker.call(work!(|conn, fast, mine| fast.release(conn, &mine))).await?
         };
         let reply = match freed {
             true => Reply::Released,
             false => self.one(class, &key.lock, Op::Release { req: key.req }).await?,
         };
-        inner.sweep.step(&inner.back, &inner.ledger.tables, &self.clock, false);
+        inner.sweep.step(&inner.back, &inner.slow_path.tables, &inner.clock, false);
         Ok(reply)
     }
 }
@@ -253,7 +228,7 @@ impl Inner {
         }
     }
 
-    /// The long way.
+    /// The full transaction.
     async fn play(
         self: &Arc<Self>,
         class: Class,
@@ -261,12 +236,10 @@ impl Inner {
         ops: Vec<Op>,
         via: String,
     ) -> Result<Vec<Reply>, Error> {
-        let (ledger, name) = (Arc::clone(&self.ledger), lock.clone());
-        let played = self.worker(class, lock).call(move |conn| {
-            let (ledger, name, ops, via) =
-                (Arc::clone(&ledger), name.clone(), ops.clone(), via.clone());
-            Box::pin(async move { ledger.play(conn, &name, &ops, &via).await })
-        });
+        let (slow_path, name) = (Arc::clone(&self.slow_path), lock.clone());
+        let played = self
+            .worker(class, lock)
+            .call(work!(|conn, slow_path, name, ops, via| slow_path.play(conn, &name, &ops, &via)));
         Ok(self.after(lock, played.await?))
     }
 
@@ -279,22 +252,22 @@ impl Inner {
         wait: Option<Duration>,
         may_be_turn: bool,
     ) -> Result<Reply, Error> {
-        let (ledger, fast, name) = (Arc::clone(&self.ledger), Arc::clone(&self.fast), lock.clone());
-        let played = self.worker(class, lock).call_telling(self.repeats(claim.req), move |conn| {
-            let (ledger, fast, name, claim) =
-                (Arc::clone(&ledger), Arc::clone(&fast), name.clone(), claim.clone());
-            Box::pin(async move {
+        let (slow_path, fast, name) =
+            (Arc::clone(&self.slow_path), Arc::clone(&self.fast), lock.clone());
+        let played = self.worker(class, lock).call_telling(
+            self.repeats(claim.req),
+            work!(|conn, slow_path, fast, name, claim| {
                 if may_be_turn {
                     match fast.confirm(conn, &name, &claim).await {
                         Ok(None) => {}
                         Ok(Some(reply)) => return Ok(Played::quietly(reply)),
-                        Err(fault) => ledger.undo(conn, fault).await?,
+                        Err(fault) => slow_path.undo(conn, fault).await?,
                     }
                 }
                 let via = claim.via.clone();
-                ledger.play(conn, &name, &[Op::Acquire { claim, wait }], &via).await
-            })
-        });
+                slow_path.play(conn, &name, &[Op::Acquire { claim, wait }], &via).await
+            }),
+        );
         only(self.after(lock, played.await?))
     }
 
@@ -305,18 +278,15 @@ impl Inner {
         lock: &FullName,
         beats: Vec<(ReqId, Duration)>,
     ) -> Result<Option<Vec<Pulse>>, Error> {
-        let (ledger, name) = (Arc::clone(&self.ledger), lock.clone());
-        let beaten = self.worker(class, lock).call(move |conn| {
-            let (ledger, name, beats) = (Arc::clone(&ledger), name.clone(), beats.clone());
-            Box::pin(async move {
-                loop {
-                    match ledger.beat(conn, &name, &beats).await {
-                        Ok(pulses) => return Ok(pulses),
-                        Err(fault) => ledger.undo(conn, fault).await?,
-                    }
+        let (slow_path, name) = (Arc::clone(&self.slow_path), lock.clone());
+        let beaten = self.worker(class, lock).call(work!(|conn, slow_path, name, beats| {
+            loop {
+                match slow_path.beat(conn, &name, &beats).await {
+                    Ok(pulses) => return Ok(pulses),
+                    Err(fault) => slow_path.undo(conn, fault).await?,
                 }
-            })
-        });
+            }
+        }));
         beaten.await
     }
 
@@ -340,7 +310,7 @@ impl Inner {
         self.play(class, lock, waiting.iter().map(beat).collect(), via.to_owned()).await
     }
 
-    /// Tells our own, and takes back the promotions of those who do not hear.
+    /// Tells our own waiters, and takes back the promotions of unreachable ones.
     fn after(self: &Arc<Self>, lock: &FullName, played: Played) -> Vec<Reply> {
         tell(&self.sink, lock, played.ours);
         if !played.unheard.is_empty() {
@@ -360,16 +330,15 @@ impl Inner {
 
     /// Fast path; `None` falls back to the full transaction.
     async fn take(&self, class: Class, ask: &Ask, claim: &Claim) -> Result<Option<Reply>, Error> {
-        let no_use = lock(&self.waiting).contains(&ask.req) || self.contention.lately(&ask.lock);
+        let no_use = self.waiting.lock().contains(&ask.req) || self.contention.lately(&ask.lock);
         if no_use || !fast_path::fits(claim) {
             return Ok(None);
         }
         let (fast, name, claim) = (Arc::clone(&self.fast), ask.lock.clone(), claim.clone());
-        let taken =
-            self.worker(class, &ask.lock).call_telling(self.repeats(ask.req), move |conn| {
-                let (fast, name, claim) = (Arc::clone(&fast), name.clone(), claim.clone());
-                Box::pin(async move { fast.acquire(conn, &name, &claim).await })
-            });
+        let taken = self.worker(class, &ask.lock).call_telling(
+            self.repeats(ask.req),
+            work!(|conn, fast, name, claim| fast.acquire(conn, &name, &claim)),
+        );
         taken.await
     }
 
@@ -379,24 +348,24 @@ impl Inner {
         ask: &Ask,
         wait: Option<Duration>,
     ) -> Result<Reply, Error> {
-        let session = self.ledger.session.as_str();
+        let session = self.slow_path.session.as_str();
         let claim = Claim::of(ask, session);
         self.wakeup.start();
         if let Some(reply) = self.take(class, ask, &claim).await? {
             self.contention.hear(&ask.lock, &reply);
             return Ok(reply);
         }
-        // Only who will be called up stands in line with an address.
+        // Only a waiter that can be woken is in the queue with an address.
         let called = wait.is_none() || (self.wakeup.listens().await && self.lives().await);
         if !called {
             self.called.store(false, Ordering::Relaxed);
         }
         let via = if called { session.to_owned() } else { String::new() };
-        // Who stands in line asks because it was rung, or because nobody rings and it looks itself.
-        let rung = self.wakeup.is_heard() && lock(&self.waiting).contains(&ask.req);
+        // A waiter in the queue asks because it was woken, or polls where no wake-ups come.
+        let rung = self.wakeup.is_heard() && self.waiting.lock().contains(&ask.req);
         let reply = self.ask(class, &ask.lock, Claim { via, ..claim }, wait, rung).await?;
         self.contention.hear(&ask.lock, &reply);
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         match reply {
             Reply::Waiting { .. } => drop(waiting.insert(ask.req)),
             _ => drop(waiting.remove(&ask.req)),
@@ -409,25 +378,22 @@ impl Inner {
     async fn lives(&self) -> bool {
         let now = self.clock.now();
         let lately = |at: &BootInstant| now.since(*at) < PROVEN;
-        if !lock(&self.waiting).is_empty() || lock(&self.proven).as_ref().is_some_and(lately) {
+        if !self.waiting.lock().is_empty() || self.proven.lock().as_ref().is_some_and(lately) {
             return true;
         }
-        let sign = life_sign(&self.ledger.session);
+        let sign = life_sign(&self.slow_path.session);
         let sql = format!("SELECT IS_USED_LOCK('{sign}') = CONNECTION_ID() AS mine");
-        let mine = self.back.call(move |conn| {
-            let sql = sql.clone();
-            Box::pin(async move {
-                let given = run(conn, sql).await.map_err(calling)?;
-                let row = given.first().and_then(|g| g.rows.first());
-                match row.map_or(Ok(0), |r| number(r, "mine")).map_err(calling)? {
-                    1 => Ok(()),
-                    // Something in between has changed connections: take the name anew.
-                    _ => Err(Trouble::broken(Error::new(Kind::Unreachable, "no sign of life"))),
-                }
-            })
-        });
+        let mine = self.back.call(work!(|conn, sql| {
+            let given = run(conn, sql).await.map_err(calling)?;
+            let row = given.first().and_then(|g| g.rows.first());
+            match row.map_or(Ok(0), |r| number(r, "mine")).map_err(calling)? {
+                1 => Ok(()),
+                // Something in between has changed connections: take the name anew.
+                _ => Err(Trouble::broken(Error::new(Kind::Unreachable, "no sign of life"))),
+            }
+        }));
         let lives = mine.await.is_ok();
-        *lock(&self.proven) = lives.then_some(now);
+        *self.proven.lock() = lives.then_some(now);
         lives
     }
 }
@@ -439,23 +405,15 @@ impl Store for Mysql {
 }
 
 impl LeaseStore for Mysql {
-    fn capability(&self) -> &Capability {
-        &self.capability
-    }
-
-    fn site(&self) -> &str {
-        &self.site
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.clock
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: &self.capability, site: &self.site, clock: &self.inner.clock }
     }
 
     fn ends_in_time(&self) -> bool {
         true
     }
 
-    /// Not while there is no doorbell.
+    /// Not while there is no wake-up connection.
     fn pushes(&self) -> bool {
         self.inner.wakeup.is_heard()
     }
@@ -469,7 +427,7 @@ impl LeaseStore for Mysql {
                 Run::Renew(due) => replies.extend(self.renew(class, &due).await),
                 Run::Release(key) => replies.push(self.release(class, &key).await),
                 Run::Cancel(Key { lock: name, req }) => {
-                    lock(&self.inner.waiting).remove(&req);
+                    self.inner.waiting.lock().remove(&req);
                     replies.push(self.one(class, &name, Op::Cancel { req }).await);
                 }
             }
@@ -487,12 +445,9 @@ impl LeaseStore for Mysql {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        let (tables, query) = (self.inner.ledger.tables.clone(), query.clone());
-        let seen = self.inner.front.first().call(move |conn| {
-            let (tables, query) = (tables.clone(), query.clone());
-            Box::pin(async move { inspect::inspect(conn, &tables, &query).await })
-        });
-        seen.await.map_err(|e| e.during("inspect").store(&self.site))
+        let (tables, query) = (self.inner.slow_path.tables.clone(), query.clone());
+        let first = self.inner.front.first();
+        first.call(work!(|conn, tables, query| inspect::inspect(conn, &tables, &query))).await
     }
 
     async fn force(
@@ -501,8 +456,7 @@ impl LeaseStore for Mysql {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        let forced = self.one(Class::Caller, lock, Op::Force { token, how }).await;
-        forced.and_then(Reply::forced).map_err(|e| e.during("force").lock(lock).store(&self.site))
+        self.one(Class::Caller, lock, Op::Force { token, how }).await?.forced()
     }
 
     fn listen(&self, sink: EventSink) {
@@ -512,12 +466,9 @@ impl LeaseStore for Mysql {
     async fn close(&self) {
         if self.inner.wakeup.close() {
             // Or its connection sleeps on for as long as the server does not miss us.
-            let Ledger { session, tables, .. } = &*self.inner.ledger;
+            let SlowPath { session, tables, .. } = &*self.inner.slow_path;
             let sql = unhang(session, tables);
-            let ended = self.inner.front.first().call(move |conn| {
-                let sql = sql.clone();
-                Box::pin(async move { run(conn, sql).await.map(drop).map_err(calling) })
-            });
+            let ended = self.inner.front.first().call(work!(|conn, sql| execute(conn, sql)));
             let _ = ended.await;
         }
         self.inner.front.close().await;
@@ -526,7 +477,8 @@ impl LeaseStore for Mysql {
 }
 
 impl Drop for Mysql {
-    /// Takes effect at once: the doorbell ends, the other connections after what is under way.
+    /// Takes effect at once: the wake-up connection ends, the other connections after what is under
+    /// way.
     fn drop(&mut self) {
         self.inner.wakeup.close();
     }

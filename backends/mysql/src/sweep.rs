@@ -1,6 +1,6 @@
 //! Removes the rows of locks that are free and have not been used for the retention.
 //!
-//! 1. One process at a time, by `GET_LOCK`; whoever finds another at it does nothing.
+//! 1. One process at a time, by `GET_LOCK`; a process that finds another at it does nothing.
 //! 2. Read the next few rows after the cursor, which is kept in the table: processes that come and go
 //!    would otherwise look at the first rows for ever.
 //! 3. Raise the floor above the tokens of those that are free, so that a row made anew starts above
@@ -15,16 +15,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use distlock_core::state::{Micros, Now, Op};
-use distlock_core::{Clock, engine};
-use distlock_sql::{ConnectionWorker, Trouble};
+use distlock_core::state::Now;
+use distlock_core::{Clock, Micros, Op, engine};
+use distlock_sql::{ConnectionWorker, Trouble, work};
 use sqlx::{MySqlConnection, Row};
 
-use crate::connector::Connector;
 use crate::errors::{LOCK_WAIT, NOT_NOW, calling, number as code};
 use crate::record::{COLUMNS, Record, rules};
-use crate::schema::Tables;
-use crate::sql::{NOW, hex, micros, number, run};
+use crate::sql::{NOW, execute, hex, micros, number, run};
+use crate::{connector::Connector, schema::Tables};
 
 /// How long a free lock is remembered, and news that nobody fetched.
 pub(crate) const RETENTION: Duration = Duration::from_secs(3600);
@@ -32,8 +31,8 @@ pub(crate) const RETENTION: Duration = Duration::from_secs(3600);
 const PERIOD: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 /// How many rows one step reads.
 const STEP: usize = 256;
-/// After so many new rows a step is due. Well below [`STEP`], so that the cursor goes round faster than
-/// the table grows.
+/// A step is due after this many new rows. Well below [`STEP`], so that the cursor goes round
+/// faster than the table grows.
 const FRESH: u64 = 64;
 /// How many rows of row locks are removed at once.
 const ROWS: usize = 64;
@@ -82,10 +81,7 @@ impl Pace {
         }
         let (pace, worker, tables) = (Arc::clone(self), Arc::clone(worker), tables.clone());
         engine::spawn(async move {
-            let swept = worker.call(move |conn| {
-                let tables = tables.clone();
-                Box::pin(async move { alone(conn, &tables, row_locks).await })
-            });
+            let swept = worker.call(work!(|conn, tables| alone(conn, &tables, row_locks)));
             match swept.await {
                 Ok(removed) => pace.found.store(removed > 0, Ordering::Relaxed),
                 Err(e) => tracing::debug!(error = %e, "no sweep this time"),
@@ -122,7 +118,7 @@ pub(crate) async fn alone(
     let swept = swept.await;
     // The name of a connection that broke is free anyway.
     if !matches!(&swept, Err(Trouble { broken: true, .. })) {
-        run(conn, format!("DO RELEASE_LOCK({sweep_lock})")).await.map_err(calling)?;
+        execute(conn, format!("DO RELEASE_LOCK({sweep_lock})")).await?;
     }
     swept
 }
@@ -252,7 +248,7 @@ pub(crate) async fn sweep_rows(
         let column = |c| idle.try_get::<Vec<u8>, _>(c).map_err(calling);
         let at = format!("space={} AND name={}", hex(column("space")?), hex(column("name")?));
         let used = number(idle, "used").map_err(calling)?;
-        // Only one that nobody has: whoever holds it for long has not changed it. While this
+        // Only a row that is not locked: a long hold does not change it. While this
         // transaction has it, what is written down about a holder is about one that died.
         let sql = format!(
             "START TRANSACTION; SELECT used FROM {row} WHERE {at} FOR UPDATE NOWAIT; \
@@ -265,7 +261,7 @@ pub(crate) async fn sweep_rows(
                 let taken = matches!(code(&e), Some(LOCK_WAIT | NOT_NOW));
                 let trouble = calling(e);
                 if !trouble.broken {
-                    run(conn, "ROLLBACK".to_owned()).await.map_err(calling)?;
+                    execute(conn, "ROLLBACK".to_owned()).await?;
                 }
                 if !taken {
                     return Err(trouble);

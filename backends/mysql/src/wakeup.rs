@@ -1,56 +1,55 @@
 //! How a process is told that one of its waiters' turn has come, without asking all the time.
 //!
-//! 1. It has one connection that sleeps inside a statement of the server: its doorbell. It sleeps in
-//!    `GET_LOCK`, for a name that another connection of the process has taken for good. Not in
-//!    `SLEEP`: there, rings that come close together take MariaDB two seconds and more, as was
-//!    measured, and others wait behind them. Probably all who sleep there share a mutex, which one
-//!    who is woken keeps while it asks whether it was killed.
-//! 2. Whoever promotes one of its waiters writes that down in the table of news, in the same
-//!    transaction, and ends the sleep with `KILL QUERY`, before it writes the rest and commits.
-//! 3. The doorbell wakes, reads its news, hands them out and sleeps again. Its statement looks for
-//!    news before it sleeps, so a ring that comes a moment too early is not lost; at MariaDB it is a
-//!    block that has let go of the table by then, because a statement that uses a table keeps `ALTER`
-//!    and `FLUSH TABLES WITH READ LOCK` waiting, and everybody else behind those. MySQL has no such
-//!    blocks: there it sleeps for a second at a time. Where only one waits, a ring can hardly be meant
-//!    for another: it asks while the news are still read.
+//! 1. It has one connection that sleeps inside a statement of the server: its wake-up connection.
+//!    It sleeps in `GET_LOCK`, for a name that another connection of the process has taken for
+//!    good. Not in `SLEEP`: there, rings that come close together take MariaDB two seconds and
+//!    more, as was measured, and others wait behind them. Probably all that sleep there share a
+//!    mutex, which one that is woken keeps while it asks whether it was killed.
+//! 2. A promotion of one of its waiters is written to the table of news, in the same transaction,
+//!    and ends the sleep with `KILL QUERY`, before it writes the rest and commits.
+//! 3. The wake-up connection wakes, reads its news, hands them out and sleeps again. Its statement
+//!    looks for news before it sleeps, so a ring that comes a moment too early is not lost; at
+//!    MariaDB it is a block that has let go of the table by then, because a statement that uses a
+//!    table keeps `ALTER` and `FLUSH TABLES WITH READ LOCK` waiting, and everybody else behind
+//!    those. MySQL has no such blocks: there it sleeps for a second at a time. If the process has a
+//!    single waiter, that waiter asks at once, while the news are still being read.
 //! 4. What was handed out is cleared away a few at a time, or once nothing happens: each time is a
 //!    commit, which others would wait behind.
 //!
-//! Where the doorbell is, `GET_LOCK` says: the connection has taken a name made of the process's
-//! session, and `IS_USED_LOCK` finds its number, or nothing. A second name on a connection that
-//! never sleeps says whether the process lives: the server misses that one at once.
+//! The wake-up connection is found through `GET_LOCK`: it holds a user lock whose name is made of the
+//! process's session, and `IS_USED_LOCK` finds its number, or nothing. A second name on a
+//! connection that never sleeps says whether the process lives: the server misses that one at once.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use distlock_core::backend::{Event, Key};
-use distlock_core::lease::{EventSink, Wake};
-use distlock_core::state::{Effects, Micros};
-use distlock_core::{Clock, Error, FullName, Kind, LossReason, Name, Namespace, ReqId, engine};
-use distlock_sql::Opens;
+use distlock_core::{
+    Clock, Effects, Error, EventSink, FullName, Kind, Micros, Mutex, Name, Namespace, ReqId, Wake,
+    engine,
+};
+use distlock_sql::{Opens, wakes};
 use sqlx::mysql::MySqlRow;
 use sqlx::{MySqlConnection, Row};
 use tokio::sync::watch;
 
-use crate::connector::Connector;
 use crate::errors::{INTERRUPTED, calling};
-use crate::schema::Tables;
 use crate::sql::{hex, number, run};
+use crate::{connector::Connector, schema::Tables};
 
-/// How long the doorbell sleeps before it shows that it lives.
+/// How long the wake-up connection sleeps before it shows that it lives.
 const SLEEP: Duration = Duration::from_secs(20);
 /// How long it sleeps while there is something to clear away.
 const NAP: Duration = Duration::from_secs(1);
 /// How long while the connection that it sleeps beside is away.
 const AWAY: Duration = Duration::from_secs(5);
-/// After so many news they are cleared away.
+/// News are cleared away after this many.
 const CLEAR: usize = 16;
 /// How much longer than that its answer may take.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long a waiter waits for the doorbell before it makes do without.
+/// How long a waiter waits for the wake-up connection before it makes do without.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two tries to get a doorbell.
+/// Between two tries to get a wake-up connection.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 const TURN: u8 = 1;
@@ -76,29 +75,29 @@ pub(crate) fn life_sign(session: &str) -> String {
     format!("dl:s:{session}")
 }
 
-/// The name that a process's doorbell has taken.
-fn bell_sign(session: &str) -> String {
+/// The name that a process's wake-up connection has taken.
+fn wakeup_sign(session: &str) -> String {
     format!("dl:b:{session}")
 }
 
-/// The name that the doorbell sleeps for; the connection with the sign of life has it.
+/// The name that the wake-up connection sleeps for; the connection with the sign of life has it.
 pub(crate) fn sleep_lock(session: &str) -> String {
     format!("dl:p:{session}")
 }
 
-/// Rings a process's doorbell; fails when it has none, or, where it counts, when it is gone though
-/// its doorbell has not been missed yet.
+/// Wakes a process; fails when it has no wake-up connection, or, where it counts, when it is gone
+/// though that connection has not been missed yet.
 pub(crate) fn ring((session, counts): (&str, bool)) -> String {
-    let (life, wakeup) = (life_sign(session), bell_sign(session));
+    let (life, wakeup) = (life_sign(session), wakeup_sign(session));
     if !counts {
         return format!("KILL QUERY IS_USED_LOCK('{wakeup}')");
     }
     format!("KILL QUERY IF(IS_USED_LOCK('{life}') IS NULL, 0, IS_USED_LOCK('{wakeup}'))")
 }
 
-/// Ends a process's doorbell, and clears away what it has not yet.
+/// Ends a process's wake-up connection, and clears away what it has not yet.
 pub(crate) fn unhang(session: &str, tables: &Tables) -> String {
-    let (news, wakeup) = (&tables.news, bell_sign(session));
+    let (news, wakeup) = (&tables.news, wakeup_sign(session));
     format!(
         "DELETE FROM {news} WHERE session='{session}'; KILL CONNECTION IS_USED_LOCK('{wakeup}')"
     )
@@ -118,11 +117,12 @@ impl News {
             news.extend(reachable.map(|(req, via)| (kind, req, via)));
             ours
         };
-        let Effects { turns, contended, revoked } = effects;
-        let turns = part(TURN, turns);
-        let contended = part(CONTENDED, contended);
-        let revoked = part(REVOKED, revoked);
-        (Effects { turns, contended, revoked }, Self(news))
+        let ours = Effects {
+            turns: part(TURN, effects.turns),
+            contended: part(CONTENDED, effects.contended),
+            revoked: part(REVOKED, effects.revoked),
+        };
+        (ours, Self(news))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -143,7 +143,7 @@ impl News {
         format!("INSERT INTO {table} (session, kind, space, name, req, at) VALUES {rows}")
     }
 
-    /// Whose bells to ring, and whether a turn depends on it.
+    /// The processes to wake, and whether a turn depends on it.
     pub(crate) fn rings(&self) -> Vec<(&str, bool)> {
         let mut rings = std::collections::BTreeMap::new();
         for (kind, _, via) in &self.0 {
@@ -152,7 +152,7 @@ impl News {
         rings.into_iter().collect()
     }
 
-    /// Who was promoted and listens at one of these.
+    /// Waiters that were promoted and listen at one of these.
     pub(crate) fn turns_of(&self, rings: &[(&str, bool)]) -> Vec<ReqId> {
         let meant = |(kind, _, via): &&(u8, ReqId, String)| {
             *kind == TURN && rings.iter().any(|(wakeup, _)| wakeup == via)
@@ -164,18 +164,11 @@ impl News {
 /// Tells those of this process.
 pub(crate) fn tell(sink: &OnceLock<EventSink>, lock: &FullName, effects: Effects) {
     let Some(sink) = sink.get() else { return };
-    let key = |req| Key { lock: lock.clone(), req };
-    effects.turns.into_iter().for_each(|(req, _)| sink(Wake::Turn(req)));
-    for (req, _) in effects.contended {
-        sink(Wake::Event(Event::Contended(key(req))));
-    }
-    for (req, _) in effects.revoked {
-        sink(Wake::Event(Event::Lost(key(req), LossReason::Revoked)));
-    }
+    wakes(lock, effects).for_each(|(_, wake)| sink(wake));
 }
 
-/// Looks for news and sleeps if there are none: one statement, so that a ring in between ends it. Within
-/// a block (MariaDB) the look lets go of its table before the sleep begins.
+/// Looks for news and sleeps if there are none: one statement, so that a ring in between ends it.
+/// Within a block (MariaDB) the look lets go of its table before the sleep begins.
 fn sleep(news: &str, bed: &str, blocks: bool) -> String {
     let news = format!("EXISTS(SELECT 1 FROM {news})");
     if !blocks {
@@ -197,7 +190,7 @@ enum State {
     Closed,
 }
 
-/// The doorbell of a process, made when it is first needed.
+/// The wake-up connection of a process, made when it is first needed.
 pub(crate) struct WakeupConnection(Arc<Inner>);
 
 struct Inner {
@@ -206,7 +199,7 @@ struct Inner {
     table: String,
     clock: Clock,
     sink: Arc<OnceLock<EventSink>>,
-    /// Who of this process stands in line.
+    /// Waiters of this process.
     waiting: Arc<Mutex<HashSet<ReqId>>>,
     state: watch::Sender<State>,
 }
@@ -220,7 +213,7 @@ impl WakeupConnection {
         (sink, waiting): (&Arc<OnceLock<EventSink>>, &Arc<Mutex<HashSet<ReqId>>>),
     ) -> Self {
         Self(Arc::new(Inner {
-            connector: Connector::new(to, Some(bell_sign(session))),
+            connector: Connector::new(to, Some(wakeup_sign(session))),
             session: session.to_owned(),
             table: tables.news.clone(),
             clock: clock.clone(),
@@ -270,9 +263,9 @@ async fn listen_for_ever(wakeup: Arc<Inner>) {
         let mut pause = PAUSE.0;
         loop {
             let Err(e) = wakeup.listen(&mut pause).await;
-            tracing::debug!(error = %e, "no doorbell: asking instead");
+            tracing::debug!(error = %e, "no wake-up connection: polling instead");
             if wakeup.set(State::Silent) {
-                // Who counted on it looks for itself from now on.
+                // Waiters that counted on it poll from now on.
                 wakeup.ring_all();
             }
             wakeup.clock.sleep(pause).await;
@@ -307,7 +300,7 @@ impl Inner {
     /// A ring, and only one waits: it is hardly meant for another. If it is, a question was asked for
     /// nothing.
     fn ring_the_only_one(&self) {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting.lock();
         let mut all = waiting.iter();
         if let (Some(req), None, Some(sink)) = (all.next(), all.next(), self.sink.get()) {
             sink(Wake::Turn(*req));
@@ -326,7 +319,7 @@ impl Inner {
         let blocks = version.first().is_some_and(|row| number(row, "maria").is_ok_and(|n| n == 1));
         self.set(State::Listening);
         *pause = PAUSE.0;
-        // What was rung while there was no bell.
+        // What was sent while there was no wake-up connection.
         self.ring_all();
         let Self { table, session, .. } = self;
         // Handed out, but not cleared away. Not kept for the next connection: a server that crashed
@@ -381,7 +374,7 @@ impl Inner {
     }
 
     async fn bounded<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let late = || Error::new(Kind::Unreachable, "the doorbell does not answer");
+        let late = || Error::new(Kind::Unreachable, "the wake-up connection does not answer");
         self.clock.timeout(SLEEP + GRACE, work).await.unwrap_or_else(|| Err(late()))
     }
 
@@ -395,13 +388,14 @@ impl Inner {
         else {
             return Ok(()); // not written by us
         };
-        let one = vec![(ReqId::from_bytes(req), String::new())];
-        let effects = match u8::try_from(number(row, "kind")?) {
-            Ok(TURN) => Effects { turns: one, ..Effects::default() },
-            Ok(CONTENDED) => Effects { contended: one, ..Effects::default() },
-            Ok(REVOKED) => Effects { revoked: one, ..Effects::default() },
+        let mut effects = Effects::default();
+        let told = match u8::try_from(number(row, "kind")?) {
+            Ok(TURN) => &mut effects.turns,
+            Ok(CONTENDED) => &mut effects.contended,
+            Ok(REVOKED) => &mut effects.revoked,
             _ => return Ok(()),
         };
+        told.push((ReqId::from_bytes(req), String::new()));
         tell(&self.sink, &FullName { space, name }, effects);
         Ok(())
     }
@@ -416,7 +410,7 @@ mod tests {
     use super::*;
     use crate::open::Target;
 
-    /// Rings at any moment of a doorbell that goes to sleep and wakes: each ends its sleep.
+    /// Rings at any moment of a wake-up connection that goes to sleep and wakes: each ends its sleep.
     #[tokio::test]
     async fn no_ring_is_lost() {
         let server = Mariadb::new().start().await.expect("`cargo xtask setup`");

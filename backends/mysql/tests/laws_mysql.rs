@@ -10,10 +10,10 @@ const PAGE: &str = include_str!("../../../docs/stores/mysql.md");
 
 suite!(
     Suite::by_url(
-        capability(&MysqlOptions::new(), true),
+        capability(&MysqlOptions::default(), true),
         |_| Box::pin(async {
             let server = Mariadb::new().start().await?;
-            let url = Mariadb::least_rights(&server, &schema("distlock_"), PAGE)?;
+            let url = Mariadb::least_rights(&server, &schema("distlock_")?, PAGE)?;
             Ok(Made::with(url, server))
         }),
         |url| {

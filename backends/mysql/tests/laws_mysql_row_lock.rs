@@ -10,10 +10,13 @@ const PAGE: &str = include_str!("../../../docs/stores/mysql-row-lock.md");
 
 suite!(
     Suite::by_url(
-        capability(&MysqlOptions::new().algorithm(Algorithm::RowLock), true),
+        capability(
+            &MysqlOptions { algorithm: Algorithm::RowLock, ..MysqlOptions::default() },
+            true
+        ),
         |_| Box::pin(async {
             let server = Mariadb::new().arg("max-connections", "1000").start().await?;
-            let url = Mariadb::least_rights(&server, &schema("distlock_"), PAGE)?;
+            let url = Mariadb::least_rights(&server, &schema("distlock_")?, PAGE)?;
             Ok(Made::with(format!("{url}?algorithm=row-lock&sessions=600"), server))
         }),
         |url| {

@@ -10,10 +10,13 @@ const PAGE: &str = include_str!("../../../docs/stores/mysql-version.md");
 
 suite!(
     Suite::by_url(
-        capability(&MysqlOptions::new().algorithm(Algorithm::Version), true),
+        capability(
+            &MysqlOptions { algorithm: Algorithm::Version, ..MysqlOptions::default() },
+            true
+        ),
         |_| Box::pin(async {
             let server = Mariadb::new().start().await?;
-            let url = Mariadb::least_rights(&server, &schema("distlock_"), PAGE)?;
+            let url = Mariadb::least_rights(&server, &schema("distlock_")?, PAGE)?;
             Ok(Made::with(format!("{url}?algorithm=version"), server))
         }),
         |url| {

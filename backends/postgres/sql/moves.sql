@@ -194,8 +194,9 @@ END $$;
 -- when something could change by itself), 1 its turn, 2 not known. Waiters of one lock stand
 -- together, and locks in the order of their names, so that two calls never wait for each other.
 --
--- Those of one lock are heard of together, and the line is counted once for all of them. One after the
--- other only where a beat may change the line for the next: somebody may be let in, or one of them was
+-- Waiters of one lock are heard of together, and their positions are counted once for all of them, no
+-- further than "counted" says, so that a call costs the same however long the queue is. One after the
+-- other only where a beat may change the queue for the next: somebody may be let in, or one of them was
 -- passed over.
 CREATE OR REPLACE FUNCTION distlock.heartbeat(
   p_spaces text[], p_names text[], p_reqs bytea[], p_waits bigint[], p_via text,
@@ -245,13 +246,16 @@ BEGIN
           FROM unnest(beats, waits) AS b (req, wait) WHERE w.lock = l.id AND w.req = b.req;
       END IF;
       RETURN QUERY SELECT
-        CASE WHEN b.req = ANY (turns) THEN 1 WHEN w.req IS NULL THEN 2 ELSE 0 END, w.before,
+        CASE WHEN b.req = ANY (turns) THEN 1 WHEN w.req IS NULL THEN 2 ELSE 0 END,
+        CASE WHEN w.req IS NOT NULL THEN coalesce(first.before, distlock.counted()) END,
         CASE WHEN w.mode > 0 THEN many.till WHEN w.mode <= 0 THEN one.till END
         FROM unnest(beats) WITH ORDINALITY AS b (req, place)
         CROSS JOIN distlock.time_left(l, 1, n) AS many (till)
         CROSS JOIN distlock.time_left(l, 0, n) AS one (till)
-        LEFT JOIN (SELECT q.req, q.mode, rank() OVER (ORDER BY q.since) - 1 AS before
-          FROM distlock.waiter q WHERE q.lock = l.id AND l.queued > 0) w ON w.req = b.req
+        LEFT JOIN distlock.waiter w ON l.queued > 0 AND w.lock = l.id AND w.req = b.req
+        LEFT JOIN (SELECT q.req, rank() OVER (ORDER BY q.since) - 1 AS before
+          FROM (SELECT f.req, f.since FROM distlock.waiter f WHERE f.lock = l.id AND l.queued > 0
+            ORDER BY f.since LIMIT distlock.counted()) q) first ON first.req = w.req
         ORDER BY b.place;
       i := last + 1;
       CONTINUE;

@@ -342,11 +342,17 @@ BEGIN
   RETURN CASE WHEN till IS NOT NULL THEN greatest(0, till - n) END;
 END $$;
 
+-- Max positions that are counted: a waiter further back is told that at least this many are ahead. To
+-- count them all for each call would be quadratic in the length of the queue.
+CREATE OR REPLACE FUNCTION distlock.counted() RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT 1024::bigint $$;
+
+-- How many are ahead of a waiter, as far as positions are counted.
 CREATE OR REPLACE FUNCTION distlock.ahead(l distlock.lock, p_req bytea) RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
-  RETURN (SELECT count(*) FROM distlock.waiter w WHERE w.lock = l.id AND w.since <
-    (SELECT m.since FROM distlock.waiter m WHERE m.lock = l.id AND m.req = p_req));
+  RETURN (SELECT count(*) FROM (SELECT FROM distlock.waiter w WHERE w.lock = l.id AND w.since <
+    (SELECT m.since FROM distlock.waiter m WHERE m.lock = l.id AND m.req = p_req)
+    LIMIT distlock.counted()) a);
 END $$;
 
 -- Whether somebody in line who is not passed over belongs to an owner.

@@ -1,17 +1,14 @@
 //! Where the database is: what a URL says, as the driver takes it.
 
-use distlock_core::url::StoreUrl;
-use distlock_core::{Error, Kind};
+use distlock_core::url::{invalid, usage};
+use distlock_core::{Error, StoreUrl};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
-
-/// The keys a URL may have about the connection.
-pub(crate) const KEYS: [&str; 6] = ["host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"];
 
 /// The driver's options for a URL. What it does not say the variables `PGHOST`, `PGPORT`, `PGUSER`,
 /// `PGPASSWORD`, `PGDATABASE` and `PGSSLMODE` do.
 ///
 /// # Errors
-/// [`Kind::Usage`] for what cannot be.
+/// [`Kind::Usage`](distlock_core::Kind::Usage) for an invalid URL.
 pub(crate) fn options(url: &mut StoreUrl) -> Result<PgConnectOptions, Error> {
     // A pooler refuses what it does not know of a start-up message, and we have no use for it.
     let mut to = PgConnectOptions::new_without_pgpass()
@@ -23,7 +20,7 @@ pub(crate) fn options(url: &mut StoreUrl) -> Result<PgConnectOptions, Error> {
         [] => None,
         [one] => Some(one),
         _ => {
-            return Err(Error::new(Kind::Usage, "one database has one host")
+            return Err(usage("one database has one host")
                 .with_hint("name the primary, or an address that always leads to it"));
         }
     };
@@ -31,16 +28,14 @@ pub(crate) fn options(url: &mut StoreUrl) -> Result<PgConnectOptions, Error> {
         to = to.port(port);
     }
     if let Some(port) = url.take("port") {
-        to = to.port(port.parse().map_err(|_| {
-            Error::new(Kind::Usage, format!("invalid port={port}")).with_hint("1 to 65535")
-        })?);
+        to = to.port(port.parse().map_err(|_| invalid("port", &port, "1 to 65535"))?);
     }
     match (host.map(|h| h.host.as_str()), directory.as_deref()) {
         (Some(host), None) | (None, Some(host)) => {
             to = if host.starts_with('/') { to.socket(host) } else { to.host(host) };
         }
         (Some(_), Some(_)) => {
-            return Err(Error::new(Kind::Usage, "the URL names two hosts").with_hint(
+            return Err(usage("the URL names two hosts").with_hint(
                 "?host= is for the directory of a Unix socket: postgres:///db?host=/run/postgresql",
             ));
         }
@@ -57,12 +52,9 @@ pub(crate) fn options(url: &mut StoreUrl) -> Result<PgConnectOptions, Error> {
         to = to.database(database);
     }
     if let Some(mode) = url.take("sslmode") {
+        let allowed = "disable, allow, prefer (the default), require, verify-ca or verify-full";
         let known: Result<PgSslMode, _> = mode.parse();
-        to = to.ssl_mode(known.map_err(|_| {
-            Error::new(Kind::Usage, format!("invalid sslmode={mode}")).with_hint(
-                "disable, allow, prefer (the default), require, verify-ca or verify-full",
-            )
-        })?);
+        to = to.ssl_mode(known.map_err(|_| invalid("sslmode", &mode, allowed))?);
     }
     for (key, set) in [
         ("sslrootcert", PgConnectOptions::ssl_root_cert as fn(_, String) -> _),
@@ -71,7 +63,7 @@ pub(crate) fn options(url: &mut StoreUrl) -> Result<PgConnectOptions, Error> {
     ] {
         let Some(file) = url.take(key) else { continue };
         if let Err(e) = std::fs::metadata(&file) {
-            return Err(Error::new(Kind::Usage, format!("{key}={file} cannot be read"))
+            return Err(usage(format!("cannot read {key}={file}"))
                 .because(e)
                 .with_hint("the path of a PEM file"));
         }
@@ -82,6 +74,8 @@ pub(crate) fn options(url: &mut StoreUrl) -> Result<PgConnectOptions, Error> {
 
 #[cfg(test)]
 mod tests {
+    use distlock_core::Kind;
+
     use super::*;
 
     fn parse(url: &str) -> Result<PgConnectOptions, Error> {

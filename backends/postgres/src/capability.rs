@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::Ttl;
-use distlock_core::capability::{
-    Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
-};
+use distlock_core::{Capability, Order, WakeUp};
 
 use crate::options::{Algorithm, PostgresOptions};
 
@@ -69,40 +66,26 @@ pub fn capability(options: &PostgresOptions, durable: bool) -> Capability {
     };
     let notes = if durable { &all[1..] } else { all };
     let lease = matches!(options.algorithm, Algorithm::Queue | Algorithm::Version);
+    let scope = "hosts that reach the database";
     Capability {
-        store,
-        url,
-        scope: "hosts that reach the database",
-        family: if lease { Family::Lease } else { Family::Session },
-        fence: if durable { Fence::Durable } else { Fence::Clocked },
-        expiry: Expiry::Ttl,
-        ttl_min: Ttl::MIN.get(),
-        ttl_max: Ttl::MAX.get(),
-        ttl_step: Duration::from_millis(1),
-        restart: match (lease, durable) {
-            (false, _) => Survives::Ends,
-            (true, true) => Survives::Yes,
-            (true, false) => Survives::TwoHolders,
-        },
-        failover: Survives::TwoHolders,
-        partition: Survives::Ends,
         order: match options.algorithm {
             Algorithm::RowLock => Order::None,
             _ => Order::Fifo,
         },
-        reentry: if lease { Reentry::Anywhere } else { Reentry::Client },
-        shared: lease,
-        permits: lease,
-        detach: lease,
-        force: lease,
-        lock_delay: lease,
         wake: match options.algorithm {
             Algorithm::Queue | Algorithm::Advisory | Algorithm::RowLock => WakeUp::Push,
             Algorithm::Version => WakeUp::Poll,
         },
         drift_percent: options.drift_percent,
         drift_floor: Duration::from_millis(1),
-        wall_witness: true,
         notes,
+        ..distlock_sql::capability((store, url, scope), lease, durable)
     }
+}
+
+/// What the store promises at a durable server, in each of its algorithms.
+#[must_use]
+pub fn capabilities() -> Vec<Capability> {
+    let of = |algorithm| PostgresOptions { algorithm, ..PostgresOptions::default() };
+    Algorithm::ALL.map(|algorithm| capability(&of(algorithm), true)).into()
 }

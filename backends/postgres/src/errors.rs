@@ -1,4 +1,4 @@
-//! What the driver calls an error, as ours: what kind, whether it took effect, what to do next.
+//! Maps errors of sqlx and SQLSTATEs to ours: their kind, whether the call took effect, what to do next.
 
 use std::io::ErrorKind;
 
@@ -26,7 +26,7 @@ pub(crate) fn refusal(e: sqlx::Error) -> Error {
     let error = match &e {
         sqlx::Error::Io(io) => match io.kind() {
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
-                Error::new(Kind::Unreachable, "nobody listens there")
+                Error::new(Kind::Unreachable, "no PostgreSQL at this address")
                     .with_hint("see whether the database runs, and host, port or socket directory")
             }
             // What TLS has to say about a certificate comes as an error of the stream.
@@ -34,13 +34,13 @@ pub(crate) fn refusal(e: sqlx::Error) -> Error {
             _ => broken(),
         },
         sqlx::Error::PoolTimedOut => {
-            Error::new(Kind::Unreachable, "the connection that listens does not come about").with_hint(
+            Error::new(Kind::Unreachable, "no connection for notifications").with_hint(
                 "the database may have as many connections as it takes; a process of distlock takes three",
             )
         }
         sqlx::Error::Tls(_) => no_tls(),
         sqlx::Error::Protocol(_) => {
-            Error::new(Kind::Store, "what answers there does not speak as PostgreSQL does")
+            Error::new(Kind::Store, "the server at this address is not a PostgreSQL")
                 .with_hint("see whether host and port are those of a PostgreSQL")
         }
         sqlx::Error::Configuration(_) => {
@@ -52,7 +52,7 @@ pub(crate) fn refusal(e: sqlx::Error) -> Error {
 }
 
 fn no_tls() -> Error {
-    Error::new(Kind::Refused, "no TLS connection comes about").with_hint(
+    Error::new(Kind::Refused, "no TLS connection").with_hint(
         "?sslmode= says what is asked for: disable, prefer, require, verify-ca or verify-full; \
          ?sslrootcert= names the authority's file",
     )
@@ -64,7 +64,7 @@ fn broken() -> Error {
     )
 }
 
-/// A server that only follows another. Who takes over may be known by this address before long.
+/// A server that only follows another. The new primary may be known by this address before long.
 pub(crate) fn standby() -> Error {
     Error::new(Kind::Refused, "the database takes no writes: it is a standby")
         .transient()
@@ -99,17 +99,16 @@ fn answered(e: &sqlx::Error) -> Option<Error> {
         }
         // The server's answer is not what we understand: it may have done what was asked.
         sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound => {
-            let hint = "another program's tables? give ?schema= another name";
-            return Some(
-                Error::new(Kind::Layout, "an answer that makes no sense").unknown().with_hint(hint),
-            );
+            let hint =
+                "the schema may hold tables of another program: name another one with ?schema=";
+            return Some(Error::new(Kind::Layout, "unexpected answer").unknown().with_hint(hint));
         }
         _ => return None,
     };
     let code = db.code().unwrap_or_default();
     Some(match &*code {
         "28P01" | "28000" => {
-            let why = "the database does not let us in";
+            let why = "the database refused the login";
             // Its own words tell a wrong password from a missing line in pg_hba.conf.
             let hint = if db.message().contains("no encryption") || db.message().contains("SSL off") {
                 "the server wants TLS: ?sslmode=require"
@@ -157,3 +156,11 @@ fn answered(e: &sqlx::Error) -> Option<Error> {
 /// What to do behind a pooler.
 pub(crate) const POOLED: &str = "a pooler that hands out connections for one transaction cannot carry locks: \
      name the database itself (three connections a process), or a pool in session mode";
+
+/// The work of a call: [`distlock_sql::work`] with the errors of sqlx as ours.
+macro_rules! work {
+    (|$conn:ident $(, $kept:ident)*| $call:expr) => {
+        distlock_sql::work!(|$conn $(, $kept)*| { $call.await.map_err($crate::errors::trouble) })
+    };
+}
+pub(crate) use work;

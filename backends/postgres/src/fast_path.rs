@@ -1,16 +1,16 @@
-//! Fast paths, one plain UPDATE each: acquire a free lock without waiters, release it, and confirm a
-//! promotion that was notified.
+//! Fast paths, one plain UPDATE each: acquire a free lock without waiters, release it, and confirm
+//! a promotion that was notified.
 //!
-//! Each does what the function of the same move would do, or nothing at all; then that function decides.
+//! Each does what the function of the same move would do, or nothing at all; then that function
+//! decides.
 
 use std::num::NonZeroU32;
 
-use distlock_core::Mode;
-use distlock_core::backend::{Ask, Key};
-use distlock_core::state::Reply;
+use distlock_core::{Ask, Key, Mode, Reply};
 use sqlx::{Error, PgConnection, Row};
 
-use crate::moves::{about, count, micros, number_of, odd, token};
+use crate::columns::{count, micros, number_of, token};
+use crate::function_calls::{about, odd};
 use crate::statements::Statements;
 
 /// Whether a request can be granted this way at all: how late it is matters to a hold of a least

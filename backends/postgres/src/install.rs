@@ -1,9 +1,9 @@
-//! The tables and functions: there, made, or refused.
+//! Installs tables and functions when the store opens, or says why it may not.
 
 use distlock_core::{Error, Kind};
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 
-use crate::statements::{CODE, DDL, Schema, TABLES};
+use crate::schema::{CODE, DDL, Schema, TABLES};
 
 /// Asked of the catalogue's tables: what `to_regclass` says may be older than the lock we waited for.
 const SCHEMA_THERE: &str =
@@ -63,7 +63,7 @@ async fn make(conn: &mut PgConnection, schema: &Schema) -> Result<Result<(), Err
         Ok(There::Code(_)) => {}
         Ok(There::Nothing) => {
             let there = is_there(conn, SCHEMA_THERE, schema).await?;
-            // Somebody who may not create schemas may have been given one.
+            // A user that may not create schemas may have been given one.
             texts.extend((!there).then(|| schema.create()));
             texts.push(schema.tables());
         }

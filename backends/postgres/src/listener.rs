@@ -3,29 +3,27 @@
 //! 1. It listens on a channel of a number nobody else has, and at first is told something on another
 //!    connection of ours: what does not arrive would not arrive later either. Only then is anything
 //!    set on a connection: behind a pooler it would be somebody else's next.
-//! 2. It keeps an advisory lock on that number, so that whoever promotes a waiter can see whether it
+//! 2. It keeps an advisory lock on that number, so that a promotion of a waiter can see whether it
 //!    would be heard. It runs nothing else: in the session that holds it, that lock looks free.
 //! 3. When it breaks, it is made anew under another number, because the server may not know yet that
 //!    the old one is gone; and everybody asks again, because something may have been missed.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use distlock_core::lease::{EventSink, Wake};
-use distlock_core::{Clock, Error, Kind, ReqId, engine};
+use distlock_core::{Clock, Error, EventSink, FullName, Kind, Mutex, ReqId, Wake, engine};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::sync::watch;
 
 use crate::connector::{Connector, OURS};
-use crate::contention::ContentionHint;
 use crate::errors::{POOLED, refusal};
-use crate::message::{self, Message};
+use crate::{contention_hint::ContentionHint, notification};
 
-/// From so many on, requests that were told of their turn are forgotten.
+/// Max requests remembered that were told of their turn.
 const MANY: usize = 4096;
-/// After so long without a word it is asked whether it is still there.
+/// A connection that is silent for this long is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(3);
 /// The pause before another try to connect, doubled each time.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -58,20 +56,12 @@ impl NotifyListener {
         connector: Arc<Connector>,
         clock: Clock,
         bound: Duration,
-        contention: Arc<ContentionHint>,
     ) -> Result<Self, Error> {
+        let contention = Arc::new(ContentionHint::new(clock.clone()));
         let (sink, via, closed) = (OnceLock::new(), Mutex::default(), watch::Sender::new(false));
         let called = Mutex::default();
-        let listener = Self(Arc::new(Inner {
-            connector,
-            clock,
-            bound,
-            sink,
-            via,
-            contention,
-            called,
-            closed,
-        }));
+        let inner = Inner { connector, clock, bound, sink, via, contention, called, closed };
+        let listener = Self(Arc::new(inner));
         let (told, first) = tokio::sync::oneshot::channel();
         // On the library's thread, where the connection is to live.
         engine::spawn(Arc::clone(&listener.0).work(told));
@@ -82,12 +72,17 @@ impl NotifyListener {
 
     /// Where this process can be told something.
     pub(crate) fn via(&self) -> Arc<str> {
-        self.0.via.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.via.lock().clone()
+    }
+
+    /// Locks that are quiet as far as is known: what it is told says of others that they are not.
+    pub(crate) fn contention(&self) -> Arc<ContentionHint> {
+        Arc::clone(&self.0.contention)
     }
 
     /// Whether a request was told of its turn since it last asked.
     pub(crate) fn has_called(&self, req: &ReqId) -> bool {
-        self.0.called.lock().unwrap_or_else(PoisonError::into_inner).remove(req)
+        self.0.called.lock().remove(req)
     }
 
     /// Where wake-ups go.
@@ -121,15 +116,15 @@ impl Inner {
         }
     }
 
-    fn note(&self, message: &Message) {
-        self.contention.wake(&message.key.lock);
-        if message.kind == message::Kind::Turn {
-            let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
-            // Those who went away meanwhile do not ask any more.
+    fn note(&self, lock: &FullName, wake: &Wake) {
+        self.contention.wake(lock);
+        if let Wake::Turn(req) = wake {
+            let mut called = self.called.lock();
+            // Requests that were dropped meanwhile do not ask any more.
             if called.len() >= MANY {
                 called.clear();
             }
-            called.insert(message.key.req);
+            called.insert(*req);
         }
     }
 
@@ -161,7 +156,7 @@ impl Inner {
             listener = loop {
                 match self.connect(false).await {
                     Ok(listener) => break listener,
-                    Err(e) => tracing::debug!(error = %e, "nobody listens for wake-ups just now"),
+                    Err(e) => tracing::debug!(error = %e, "no connection listens for wake-ups now"),
                 }
                 self.clock.sleep(pause).await;
                 pause = (pause * 2).min(PAUSE.1);
@@ -175,9 +170,9 @@ impl Inner {
         loop {
             match self.clock.timeout(QUIET, listener.try_recv()).await {
                 Some(Ok(Some(told))) => {
-                    if let Some(message) = Message::parse(told.payload()) {
-                        self.note(&message);
-                        self.tell(message.wake());
+                    if let Some((lock, wake)) = notification::parse(told.payload()) {
+                        self.note(&lock, &wake);
+                        self.tell(wake);
                     }
                 }
                 Some(Ok(None) | Err(_)) => return,
@@ -195,8 +190,7 @@ impl Inner {
     async fn connect(&self, first: bool) -> Result<PgListener, Error> {
         let bounded = self.clock.timeout(self.bound, self.connect_once(first)).await;
         bounded.unwrap_or_else(|| {
-            let what = format!("no answer within {:?}", self.bound);
-            Err(Error::new(Kind::Unreachable, what).with_hint(
+            Err(Error::unanswered(self.bound).not_applied().with_hint(
                 "see whether the database runs and can be reached, and whether it has as many \
                  connections as it takes",
             ))
@@ -228,12 +222,12 @@ impl Inner {
         sqlx::raw_sql(OURS).execute(&mut listener).await.map_err(refusal)?;
         let alive = sqlx::query("SELECT pg_advisory_lock($1)").bind(number.cast_signed());
         listener.execute(alive).await.map_err(refusal)?;
-        *self.via.lock().unwrap_or_else(PoisonError::into_inner) = channel.into();
+        *self.via.lock() = channel.into();
         Ok(listener)
     }
 
     /// Sees whether what is told on another connection arrives here. A pooler that hands out
-    /// connections for one transaction gives it to whoever has that connection just then.
+    /// connections for one transaction gives it to another client that has that connection just then.
     async fn greet(
         &self,
         mut caller: PgConnection,

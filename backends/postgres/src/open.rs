@@ -2,33 +2,21 @@
 
 use std::sync::Arc;
 
-use distlock_core::backend::Backend;
-use distlock_core::lease_driver::LeaseDriver;
-use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, Store};
+use distlock_core::{Backend, Clock, Error, LeaseDriver, Store, StoreUrl};
 use distlock_sql::{ConnectionGroup, ConnectionWorker, Trouble, Versioned};
 use sqlx::Row;
 use sqlx::postgres::PgConnectOptions;
 
-use crate::address;
-use crate::capability::capability;
-use crate::connector::Connector;
-use crate::contention::ContentionHint;
-use crate::errors::trouble;
-use crate::install;
-use crate::listener::NotifyListener;
+use crate::cas_store::{self, States};
 use crate::options::{Algorithm, PostgresOptions};
-use crate::session_lock::SessionLockKind;
-use crate::session_store::Sessions;
-use crate::statements::{Schema, Statements};
-use crate::store::Postgres;
-use crate::version_store::{self, States};
+use crate::{
+    address, capability::capability, connector::Connector, errors::trouble, install,
+    listener::NotifyListener, schema::Schema, session_lock::SessionLockKind,
+    session_store::Sessions, store::Postgres,
+};
 
 /// Max connections for acquires and releases.
 const CONNECTIONS: usize = 4;
-
-/// The schemes of the PostgreSQL stores.
-pub const SCHEMES: [&str; 2] = ["postgres", "postgresql"];
 
 /// Whether a commit that is answered outlives a power cut: it is on disk (that it is waited for we
 /// see to ourselves), and a page that was half written then is made whole.
@@ -47,9 +35,7 @@ impl Target {
     fn of(mut url: StoreUrl) -> Result<Self, Error> {
         let options = PostgresOptions::take_from(&mut url)?;
         let to = address::options(&mut url)?;
-        let known =
-            [&PostgresOptions::KEYS[..], &address::KEYS, &["namespace", "require"]].concat();
-        url.finish(&known)?;
+        url.finish(&["namespace", "require"])?;
         let schema = Schema::new(&options.schema)?;
         Ok(Self { to, options, schema, site: url.to_string() })
     }
@@ -64,13 +50,10 @@ impl Target {
         let connector = Arc::new(Connector::plain(self.to.clone()));
         let worker = ConnectionWorker::new(connector, Clock::system(), self.options.timeout, 1);
         let schema = self.schema.clone();
-        let asked = worker.call(move |conn| {
-            let schema = schema.clone();
-            Box::pin(async move {
-                let there = install::exists(conn, &schema).await.map_err(trouble)?;
-                there.map_err(Trouble::answered)
-            })
-        });
+        let asked = worker.call(distlock_sql::work!(|conn, schema| {
+            let there = install::exists(conn, &schema).await.map_err(trouble)?;
+            there.map_err(Trouble::answered)
+        }));
         asked.await.map_err(|e| self.told(e))
     }
 
@@ -78,26 +61,23 @@ impl Target {
     /// answered.
     async fn prepare(&self, worker: &ConnectionWorker<Connector>) -> Result<bool, Error> {
         let (schema, make) = (self.schema.clone(), !self.options.look_only);
-        let prepared = worker.call(move |conn| {
-            let schema = schema.clone();
-            Box::pin(async move {
-                if make {
-                    let made = install::install(conn, &schema).await.map_err(trouble)?;
-                    made.map_err(Trouble::answered)?;
-                }
-                let durable = sqlx::raw_sql(DURABLE).fetch_one(conn).await;
-                durable.and_then(|row| row.try_get(0)).map_err(trouble)
-            })
-        });
+        let prepared = worker.call(distlock_sql::work!(|conn, schema| {
+            if make {
+                let made = install::install(conn, &schema).await.map_err(trouble)?;
+                made.map_err(Trouble::answered)?;
+            }
+            let durable = sqlx::raw_sql(DURABLE).fetch_one(conn).await;
+            durable.and_then(|row| row.try_get(0)).map_err(trouble)
+        }));
         prepared.await.map_err(|e| self.told(e))
     }
 }
 
-/// Connects to the store that a URL of one of [`SCHEMES`] names, and makes its tables if there are
+/// Connects to the store that a URL names, and makes its tables if there are
 /// none.
 ///
 /// # Errors
-/// [`Usage`](distlock_core::Kind::Usage) for a URL that cannot be,
+/// [`Usage`](distlock_core::Kind::Usage) for an invalid URL,
 /// [`Refused`](distlock_core::Kind::Refused) for a standby or a pooler in transaction mode,
 /// [`Credentials`](distlock_core::Kind::Credentials), [`Layout`](distlock_core::Kind::Layout) for
 /// tables of a newer version, and whatever keeps the database from answering.
@@ -128,24 +108,17 @@ async fn start(target: Target) -> Result<Arc<dyn Backend>, Error> {
     let (clock, bound) = (Clock::system(), target.options.timeout);
     let to = target.to.clone();
     if target.options.algorithm == Algorithm::Version {
-        let front = ConnectionWorker::new(
-            Arc::new(Connector::plain(to)),
-            clock,
-            bound,
-            version_store::CONNECTIONS,
-        );
+        let connector = Arc::new(Connector::plain(to));
+        let front = ConnectionWorker::new(connector, clock, bound, cas_store::CONNECTIONS);
         let promises = capability(&target.options, target.prepare(&front).await?);
-        let states = States::new(front, target.site, promises, &target.schema);
-        return Ok(Arc::new(LeaseDriver::new(Versioned::new(states)?)));
+        let states = States::new(front, &target.schema);
+        return Ok(Arc::new(LeaseDriver::new(Versioned::new(states, target.site, promises)?)));
     }
     let connector = Arc::new(Connector::new(to, bound));
-    let contention = Arc::new(ContentionHint::new(clock.clone()));
     // Before anything else: what does not arrive at a connection that listens is behind a pooler,
     // where no session is anybody's own, and nothing may be set on one.
-    let listener =
-        NotifyListener::open(Arc::clone(&connector), clock.clone(), bound, Arc::clone(&contention))
-            .await
-            .map_err(|e| target.told(e))?;
+    let listener = NotifyListener::open(Arc::clone(&connector), clock.clone(), bound).await;
+    let listener = listener.map_err(|e| target.told(e))?;
     let front = ConnectionGroup::new(Arc::clone(&connector), clock, bound, CONNECTIONS);
     let promises = capability(&target.options, target.prepare(front.first()).await?);
     let Target { options, schema, site, .. } = target;
@@ -153,20 +126,11 @@ async fn start(target: Target) -> Result<Arc<dyn Backend>, Error> {
         Algorithm::Advisory => SessionLockKind::Advisory,
         Algorithm::RowLock => SessionLockKind::RowLock,
         Algorithm::Queue | Algorithm::Version => {
-            let say = Statements::new(&schema);
-            let store = Postgres::at(
-                connector,
-                site,
-                promises,
-                &options,
-                say,
-                front,
-                (listener, contention),
-            );
+            let store = Postgres::at(connector, site, promises, &options, &schema, front, listener);
             return Ok(store.await?.into_backend());
         }
     };
-    drop(listener); // its work is done: sessions wait in the server's own line
+    drop(listener); // its work is done: sessions wait in the server's own queue
     let sessions =
         Sessions::at(connector, site, promises, &options, schema, lock_kind, front.into_first());
     Ok(sessions.await?.into_backend())

@@ -1,14 +1,13 @@
-//! What can be said about a PostgreSQL store besides where it is.
+//! Options of a `postgres://` URL and their defaults: algorithm, timeouts, login, TLS.
 
 use std::time::Duration;
 
-use distlock_core::Error;
-use distlock_core::url::StoreUrl;
+use distlock_core::{Error, StoreUrl};
 
 /// How the locks are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Algorithm {
-    /// A row a lock, a fair line, pushed hand-over.
+    /// A row a lock, a fair queue, pushed hand-over.
     #[default]
     Queue,
     /// The whole state in one row, changed by compare-and-set on its version.
@@ -38,13 +37,18 @@ impl Algorithm {
 /// Options of every PostgreSQL store; all of them can stand in the URL's query.
 #[derive(Clone, Debug)]
 pub struct PostgresOptions {
-    pub(crate) algorithm: Algorithm,
-    pub(crate) schema: String,
-    pub(crate) timeout: Duration,
-    pub(crate) drift_percent: u8,
-    pub(crate) sessions: u16,
+    /// Which algorithm keeps the locks. Those of one algorithm know nothing of another's.
+    pub algorithm: Algorithm,
+    /// The schema of the tables.
+    pub schema: String,
+    /// The bound of one call.
+    pub timeout: Duration,
+    /// How much of a TTL a guard gives up for clocks that run at different rates, in percent.
+    pub drift_percent: u8,
+    /// With an algorithm that keeps a session a lock: how many may be held or waited for at once.
+    pub sessions: u16,
     /// Whether this client only looks, and makes no tables.
-    pub(crate) look_only: bool,
+    pub look_only: bool,
 }
 
 impl Default for PostgresOptions {
@@ -61,27 +65,10 @@ impl Default for PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// The keys a URL may have.
-    pub(crate) const KEYS: [&'static str; 5] =
-        ["algorithm", "schema", "timeout", "drift", "sessions"];
-
-    /// The defaults: the fair line, in the schema `distlock`, calls of at most 5 s.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Which algorithm keeps the locks. Those of one algorithm know nothing of another's.
-    #[must_use]
-    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = algorithm;
-        self
-    }
-
     /// Takes its keys out of a URL's query.
     ///
     /// # Errors
-    /// [`Kind::Usage`](distlock_core::Kind::Usage) for a value that cannot be, with what can.
+    /// [`Kind::Usage`](distlock_core::Kind::Usage) for an invalid value, with what is allowed.
     pub(crate) fn take_from(url: &mut StoreUrl) -> Result<Self, Error> {
         let mut options = Self::default();
         let words = Algorithm::ALL.map(|algorithm| (algorithm.word(), algorithm));

@@ -6,18 +6,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::backend::Ask;
-use distlock_core::{FullName, Label, Owner, ReqId};
+use distlock_core::{Ask, FullName, Label, Owner, ReqId};
 use distlock_sql::Trouble;
 use sqlx::{AssertSqlSafe, Error, Executor, PgConnection, Row};
 
 use crate::errors::{ends_session, trouble};
-use crate::statements::Schema;
+use crate::schema::Schema;
+use crate::session_admin::{BREAK, END, LOOK, SWEEP};
 
 /// A try waits no longer than this, where it cannot be told not to wait at all.
 pub(crate) const TRY: Duration = Duration::from_millis(100);
 
-/// Which of the two.
+/// The kind of lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SessionLockKind {
     Advisory,
@@ -34,9 +34,8 @@ impl SessionLockKind {
     }
 }
 
-/// What a session is to hold, and for whom.
-pub(crate) struct Wish {
-    pub(crate) lock_kind: SessionLockKind,
+/// The lock that a session is to hold, and its request.
+pub(crate) struct LockRequest {
     pub(crate) lock: FullName,
     pub(crate) req: ReqId,
     pub(crate) owner: Owner,
@@ -50,18 +49,12 @@ pub(crate) struct Wish {
     idle: (String, String),
 }
 
-impl Wish {
-    pub(crate) fn new(
-        lock_kind: SessionLockKind,
-        schema: &Schema,
-        ask: &Ask,
-        timeout: Duration,
-    ) -> Self {
+impl LockRequest {
+    pub(crate) fn new(schema: &Schema, ask: &Ask, timeout: Duration) -> Self {
         let mut half = [0; 8];
         half.copy_from_slice(&ask.req.as_bytes()[..8]);
         let held = ask.ttl.max(ask.min_hold);
         Self {
-            lock_kind,
             lock: ask.lock.clone(),
             req: ask.req,
             owner: ask.owner.clone(),
@@ -99,7 +92,8 @@ const RESTED: &str = "set_config('lock_timeout', '0', false), \
     set_config('idle_in_transaction_session_timeout', '60s', false)";
 
 /// The statements, for one schema.
-pub(crate) struct Say {
+pub(crate) struct SessionStatements {
+    pub(crate) lock_kind: SessionLockKind,
     begin: Arc<str>,
     begin_advisory: Arc<str>,
     make_row: Arc<str>,
@@ -112,11 +106,15 @@ pub(crate) struct Say {
     free_advisory: Arc<str>,
     free_row: Arc<str>,
     rest: Arc<str>,
+    pub(crate) look: Arc<str>,
+    pub(crate) end: Arc<str>,
+    pub(crate) force: Arc<str>,
+    pub(crate) sweep: Arc<str>,
 }
 
-impl Say {
-    pub(crate) fn new(schema: &Schema) -> Self {
-        let say = |text: &str| Arc::from(schema.fill(text).replace("@RESTED", RESTED));
+impl SessionStatements {
+    pub(crate) fn new(lock_kind: SessionLockKind, schema: &Schema) -> Self {
+        let sql = |text: &str| Arc::from(schema.fill(text).replace("@RESTED", RESTED));
         let begin = |take: &str| {
             format!(
                 "SELECT pg_backend_pid(), pg_try_advisory_lock($1), \
@@ -128,21 +126,22 @@ impl Say {
         let row = "SELECT pg_current_xact_id()::text FROM distlock.rowlock \
             WHERE space = $1 AND name = $2 FOR UPDATE";
         Self {
-            begin: say(&begin("NULL::boolean")),
-            begin_advisory: say(&begin("pg_try_advisory_lock($4)")),
-            make_row: say(
+            lock_kind,
+            begin: sql(&begin("NULL::boolean")),
+            begin_advisory: sql(&begin("pg_try_advisory_lock($4)")),
+            make_row: sql(
                 "INSERT INTO distlock.rowlock (space, name) SELECT $1, $2 WHERE NOT EXISTS \
                 (SELECT FROM distlock.rowlock WHERE space = $1 AND name = $2) \
                 ON CONFLICT DO NOTHING",
             ),
-            try_row: say(&format!("{row} SKIP LOCKED")),
-            wait_row: say(row),
-            register: say("WITH mine AS (INSERT INTO distlock.waiting \
+            try_row: sql(&format!("{row} SKIP LOCKED")),
+            wait_row: sql(row),
+            register: sql("WITH mine AS (INSERT INTO distlock.waiting \
                 (sign, pid, kind, space, name, since, req, owner, label) \
                 VALUES ($1, pg_backend_pid(), $2, $3, $4, distlock.now_us(), $5, $6, $7) \
                 ON CONFLICT DO NOTHING) SELECT set_config('lock_timeout', $8, false)"),
             // The token rises whatever became of the row, and is on disk before it is told.
-            token: say("WITH mine AS (DELETE FROM distlock.waiting WHERE sign = $1) \
+            token: sql("WITH mine AS (DELETE FROM distlock.waiting WHERE sign = $1) \
                 INSERT INTO distlock.held AS h \
                 (kind, space, name, token, granted, sign, pid, req, owner, label, ttl) \
                 VALUES ($2, $3, $4, distlock.now_us(), distlock.now_us(), $1, $5, $6, $7, $8, $9) \
@@ -151,21 +150,25 @@ impl Say {
                 sign = excluded.sign, pid = excluded.pid, req = excluded.req, \
                 owner = excluded.owner, label = excluded.label, ttl = excluded.ttl \
                 RETURNING token"),
-            prove_advisory: say(
+            prove_advisory: sql(
                 "SELECT coalesce(bool_or(granted AND pid = pg_backend_pid()), false), \
                 count(*) FILTER (WHERE NOT granted), set_config('idle_session_timeout', $2, false) \
                 FROM distlock.signs WHERE sign = $1",
             ),
-            prove_row: say("SELECT coalesce(pg_current_xact_id_if_assigned()::text = $1, false), \
+            prove_row: sql("SELECT coalesce(pg_current_xact_id_if_assigned()::text = $1, false), \
                 (SELECT count(*) FROM distlock.waiting w JOIN distlock.signs s \
                 ON s.sign = w.sign AND s.pid = w.pid AND s.granted \
                 WHERE w.kind = 'row-lock' AND w.space = $3 AND w.name = $4), \
                 set_config('idle_in_transaction_session_timeout', $2, false)"),
-            free_advisory: say("SELECT pg_advisory_unlock($1), pg_advisory_unlock_all(), @RESTED"),
-            free_row: say("SELECT coalesce(pg_current_xact_id_if_assigned()::text = $1, false), \
+            free_advisory: sql("SELECT pg_advisory_unlock($1), pg_advisory_unlock_all(), @RESTED"),
+            free_row: sql("SELECT coalesce(pg_current_xact_id_if_assigned()::text = $1, false), \
                 pg_advisory_unlock_all(), @RESTED"),
-            rest: say("WITH mine AS (DELETE FROM distlock.waiting WHERE sign = $1) \
+            rest: sql("WITH mine AS (DELETE FROM distlock.waiting WHERE sign = $1) \
                 SELECT pg_advisory_unlock_all(), @RESTED"),
+            look: sql(LOOK),
+            end: sql(END),
+            force: sql(BREAK),
+            sweep: sql(SWEEP),
         }
     }
 }
@@ -174,7 +177,7 @@ fn code(e: &Error) -> Option<String> {
     e.as_database_error().and_then(|e| e.code()).map(|c| c.into_owned())
 }
 
-/// The wait was ended: by its timeout, or by somebody who cancelled it.
+/// The wait was ended: by its timeout, or by a cancel.
 fn gave_up(e: &Error) -> bool {
     matches!(code(e).as_deref(), Some("55P03" | "57014"))
 }
@@ -188,24 +191,24 @@ pub(crate) fn fatal(e: Error) -> Trouble {
 }
 
 /// What a session has: for a row, the transaction that holds it.
-pub(crate) type Has = Option<Arc<str>>;
+pub(crate) type HoldingTx = Option<Arc<str>>;
 
-/// Makes a session that of a request, and takes the lock if that can be said in the same breath;
-/// says the session's number.
+/// Sets a session up for a request, and takes the lock where the same statement can; answers the
+/// session's number.
 pub(crate) async fn begin(
     conn: &mut PgConnection,
-    say: &Say,
-    wish: &Wish,
-) -> Result<(i32, Has), Error> {
-    let advisory = wish.lock_kind == SessionLockKind::Advisory;
-    let text = if advisory { &say.begin_advisory } else { &say.begin };
+    sql: &SessionStatements,
+    request: &LockRequest,
+) -> Result<(i32, HoldingTx), Error> {
+    let advisory = sql.lock_kind == SessionLockKind::Advisory;
+    let text = if advisory { &sql.begin_advisory } else { &sql.begin };
     let mut query = sqlx::query(AssertSqlSafe(text.clone()))
-        .bind(wish.sign)
-        .bind(&wish.idle.0)
+        .bind(request.sign)
+        .bind(&request.idle.0)
         // An advisory lock is tried without waiting; the row of its token may be waited for.
         .bind(if advisory { "0".to_owned() } else { millis(TRY) });
     if advisory {
-        query = query.bind(wish.key);
+        query = query.bind(request.key);
     }
     let row = query.fetch_one(conn).await?;
     if !row.try_get::<bool, _>(1)? {
@@ -216,38 +219,42 @@ pub(crate) async fn begin(
 }
 
 /// Takes the row if it is free; `None` when it is not.
-pub(crate) async fn try_row(conn: &mut PgConnection, say: &Say, wish: &Wish) -> Result<Has, Error> {
-    row(conn, say, &say.try_row, wish).await
+pub(crate) async fn try_row(
+    conn: &mut PgConnection,
+    sql: &SessionStatements,
+    request: &LockRequest,
+) -> Result<HoldingTx, Error> {
+    row(conn, sql, &sql.try_row, request).await
 }
 
-/// Waits for the lock in the server's own line, for at most so long; `None` when that was in vain.
+/// Waits for the lock in the server's own queue, for at most this long; `None` when it was not granted.
 pub(crate) async fn wait(
     conn: &mut PgConnection,
-    say: &Say,
-    wish: &Wish,
+    sql: &SessionStatements,
+    request: &LockRequest,
     most: Option<Duration>,
-) -> Result<Has, Error> {
-    let query = sqlx::query(AssertSqlSafe(say.register.clone()))
-        .bind(wish.sign)
-        .bind(wish.lock_kind.kind())
-        .bind(wish.lock.space.as_str())
-        .bind(wish.lock.name.as_str())
-        .bind(&wish.req.as_bytes()[..])
-        .bind(wish.owner.as_str())
-        .bind(wish.label.as_str())
+) -> Result<HoldingTx, Error> {
+    let query = sqlx::query(AssertSqlSafe(sql.register.clone()))
+        .bind(request.sign)
+        .bind(sql.lock_kind.kind())
+        .bind(request.lock.space.as_str())
+        .bind(request.lock.name.as_str())
+        .bind(&request.req.as_bytes()[..])
+        .bind(request.owner.as_str())
+        .bind(request.label.as_str())
         .bind(most.map_or_else(|| "0".to_owned(), millis));
     query.execute(&mut *conn).await?;
-    let has = match wish.lock_kind {
+    let has = match sql.lock_kind {
         SessionLockKind::Advisory => {
-            let waited = sqlx::query("SELECT pg_advisory_lock($1)").bind(wish.key);
+            let waited = sqlx::query("SELECT pg_advisory_lock($1)").bind(request.key);
             match waited.execute(&mut *conn).await {
                 Ok(_) => Some("".into()),
-                // It may have it all the same: whoever goes on gives everything back first.
+                // It may have it all the same: everything is given back before it goes on.
                 Err(e) if gave_up(&e) => None,
                 Err(e) => return Err(e),
             }
         }
-        SessionLockKind::RowLock => row(conn, say, &say.wait_row, wish).await?,
+        SessionLockKind::RowLock => row(conn, sql, &sql.wait_row, request).await?,
     };
     if has.is_some() {
         conn.execute("SET lock_timeout = 0").await?;
@@ -258,14 +265,14 @@ pub(crate) async fn wait(
 /// Locks the row, by this statement.
 async fn row(
     conn: &mut PgConnection,
-    say: &Say,
+    sql: &SessionStatements,
     text: &Arc<str>,
-    wish: &Wish,
-) -> Result<Has, Error> {
-    let (space, name) = (wish.lock.space.as_str(), wish.lock.name.as_str());
+    request: &LockRequest,
+) -> Result<HoldingTx, Error> {
+    let (space, name) = (request.lock.space.as_str(), request.lock.name.as_str());
     loop {
         // By itself, not in the transaction: others would not see the row until that ends.
-        let make = sqlx::query(AssertSqlSafe(say.make_row.clone())).bind(space).bind(name);
+        let make = sqlx::query(AssertSqlSafe(sql.make_row.clone())).bind(space).bind(name);
         match make.execute(&mut *conn).await {
             Ok(_) => {}
             // Somebody makes it in a transaction of his own, and so has it.
@@ -277,7 +284,7 @@ async fn row(
         let found: Result<Option<String>, _> = query.fetch_optional(&mut *conn).await;
         let over = match found {
             Ok(Some(xid)) => return Ok(Some(xid.into())),
-            Ok(None) => Arc::ptr_eq(text, &say.try_row),
+            Ok(None) => Arc::ptr_eq(text, &sql.try_row),
             Err(e) if gave_up(&e) => true,
             Err(e) => return Err(e),
         };
@@ -289,42 +296,42 @@ async fn row(
     }
 }
 
-/// Counts a token, and writes down who holds the lock, in a commit of its own.
+/// Counts a token, and writes down the holder, in a commit of its own.
 pub(crate) async fn token(
     conn: &mut PgConnection,
-    say: &Say,
-    wish: &Wish,
+    sql: &SessionStatements,
+    request: &LockRequest,
     pid: i32,
 ) -> Result<i64, Error> {
-    let query = sqlx::query_scalar(AssertSqlSafe(say.token.clone()))
-        .bind(wish.sign)
-        .bind(wish.lock_kind.kind())
-        .bind(wish.lock.space.as_str())
-        .bind(wish.lock.name.as_str())
+    let query = sqlx::query_scalar(AssertSqlSafe(sql.token.clone()))
+        .bind(request.sign)
+        .bind(sql.lock_kind.kind())
+        .bind(request.lock.space.as_str())
+        .bind(request.lock.name.as_str())
         .bind(pid)
-        .bind(&wish.req.as_bytes()[..])
-        .bind(wish.owner.as_str())
-        .bind(wish.label.as_str())
-        .bind(i64::try_from(wish.ttl.as_micros()).unwrap_or(i64::MAX));
+        .bind(&request.req.as_bytes()[..])
+        .bind(request.owner.as_str())
+        .bind(request.label.as_str())
+        .bind(i64::try_from(request.ttl.as_micros()).unwrap_or(i64::MAX));
     query.fetch_one(conn).await
 }
 
 /// Whether the session holds its lock at this moment, and how many wait for it.
 pub(crate) async fn prove(
     conn: &mut PgConnection,
-    say: &Say,
-    wish: &Wish,
+    sql: &SessionStatements,
+    request: &LockRequest,
     has: &str,
 ) -> Result<(bool, u32), Error> {
-    let query = match wish.lock_kind {
-        SessionLockKind::Advisory => {
-            sqlx::query(AssertSqlSafe(say.prove_advisory.clone())).bind(wish.key).bind(&wish.idle.1)
-        }
-        SessionLockKind::RowLock => sqlx::query(AssertSqlSafe(say.prove_row.clone()))
+    let query = match sql.lock_kind {
+        SessionLockKind::Advisory => sqlx::query(AssertSqlSafe(sql.prove_advisory.clone()))
+            .bind(request.key)
+            .bind(&request.idle.1),
+        SessionLockKind::RowLock => sqlx::query(AssertSqlSafe(sql.prove_row.clone()))
             .bind(has)
-            .bind(&wish.idle.1)
-            .bind(wish.lock.space.as_str())
-            .bind(wish.lock.name.as_str()),
+            .bind(&request.idle.1)
+            .bind(request.lock.space.as_str())
+            .bind(request.lock.name.as_str()),
     };
     let row = query.fetch_one(conn).await?;
     Ok((row.try_get(0)?, u32::try_from(row.try_get::<i64, _>(1)?).unwrap_or(u32::MAX)))
@@ -333,26 +340,30 @@ pub(crate) async fn prove(
 /// Gives back the lock and everything else; says whether the session had it until now.
 pub(crate) async fn free(
     conn: &mut PgConnection,
-    say: &Say,
-    wish: &Wish,
+    sql: &SessionStatements,
+    request: &LockRequest,
     has: &str,
 ) -> Result<bool, Error> {
-    let query = match wish.lock_kind {
+    let query = match sql.lock_kind {
         SessionLockKind::Advisory => {
-            sqlx::query(AssertSqlSafe(say.free_advisory.clone())).bind(wish.key)
+            sqlx::query(AssertSqlSafe(sql.free_advisory.clone())).bind(request.key)
         }
-        SessionLockKind::RowLock => sqlx::query(AssertSqlSafe(say.free_row.clone())).bind(has),
+        SessionLockKind::RowLock => sqlx::query(AssertSqlSafe(sql.free_row.clone())).bind(has),
     };
     let held = query.fetch_one(&mut *conn).await?.try_get(0)?;
-    if wish.lock_kind == SessionLockKind::RowLock {
+    if sql.lock_kind == SessionLockKind::RowLock {
         conn.execute("COMMIT").await?;
     }
     Ok(held)
 }
 
 /// Gives back everything, after a wait in vain.
-pub(crate) async fn rest(conn: &mut PgConnection, say: &Say, wish: &Wish) -> Result<(), Error> {
-    sqlx::query(AssertSqlSafe(say.rest.clone())).bind(wish.sign).execute(conn).await.map(drop)
+pub(crate) async fn rest(
+    conn: &mut PgConnection,
+    sql: &SessionStatements,
+    request: &LockRequest,
+) -> Result<(), Error> {
+    sqlx::query(AssertSqlSafe(sql.rest.clone())).bind(request.sign).execute(conn).await.map(drop)
 }
 
 #[cfg(test)]

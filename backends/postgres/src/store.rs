@@ -2,10 +2,10 @@
 //!
 //! 1. Every move is one function call, so one round trip and one transaction; it locks the lock's
 //!    row, then reads the server's clock. A lock that this process had to itself before is taken and
-//!    given back by one UPDATE instead, and a turn confirmed by one (`short`); where that finds
+//!    given back by one UPDATE instead, and a turn confirmed by one (`fast_path`); where that finds
 //!    anything else, the function is called after it. Their clock is the moment at which they came,
 //!    which is early after a wait for the row: whatever ends, ends later than it says.
-//! 2. A busy lock puts the request in line, with the channel its process listens on.
+//! 2. A busy lock puts the request in the queue, with the channel its process listens on.
 //! 3. A release promotes the head and notifies its channel, if its process is there; one that is not
 //!    is passed over, but keeps its place.
 //! 4. The woken waiter asks again, which confirms the promotion, and believes that answer.
@@ -13,28 +13,29 @@
 //! Calls have one connection, the library's renewals and cancels another, and a third listens.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::backend::{Ask, Backend, Due, Force, Forced, Key};
-use distlock_core::capability::Capability;
-use distlock_core::info::{LockInfo, Query};
-use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies, Run, only};
-use distlock_core::lease_driver::LeaseDriver;
-use distlock_core::state::{Pulse, Reply};
-use distlock_core::{BootInstant, Clock, Error, FullName, Kind, ReqId, Store, Token, engine};
+use distlock_core::lease::only;
+use distlock_core::state::Pulse;
+use distlock_core::{
+    Ask, Backend, BootInstant, Capability, Class, Clock, Due, Error, EventSink, Force, Forced,
+    FullName, Key, Kind, LeaseDriver, LeaseStore, LockInfo, Move, Mutex, Query, Replies, Reply,
+    ReqId, Run, Store, StoreInfo, Token, engine,
+};
 use distlock_sql::{ConnectionGroup, ConnectionWorker};
 
-use crate::call::{call, call_once, call_telling};
-use crate::connector::Connector;
-use crate::contention::ContentionHint;
-use crate::errors::is_kept;
-use crate::fast_path;
-use crate::inspect;
-use crate::listener::NotifyListener;
-use crate::moves::{self, BATCH, batches};
-use crate::options::PostgresOptions;
+use crate::function_calls::{self, BATCH, batches};
+use crate::schema::Schema;
 use crate::statements::Statements;
+use crate::{
+    connector::Connector,
+    contention_hint::ContentionHint,
+    errors::{is_kept, work},
+    fast_path, inspect,
+    listener::NotifyListener,
+    options::PostgresOptions,
+};
 
 /// A promotion lasts a second unless it is confirmed.
 const CONFIRMED: Duration = Duration::from_millis(1050);
@@ -48,7 +49,7 @@ pub struct Postgres {
     capability: Capability,
     site: String,
     clock: Clock,
-    say: Arc<Statements>,
+    sql: Arc<Statements>,
     front: ConnectionGroup<Connector>,
     back: Arc<ConnectionWorker<Connector>>,
     listener: NotifyListener,
@@ -64,43 +65,44 @@ impl Postgres {
         site: String,
         capability: Capability,
         options: &PostgresOptions,
-        say: Statements,
+        schema: &Schema,
         front: ConnectionGroup<Connector>,
-        (listener, contention): (NotifyListener, Arc<ContentionHint>),
+        listener: NotifyListener,
     ) -> Result<Self, Error> {
         let clock = Clock::system();
         let back = Arc::new(ConnectionWorker::new(connector, clock.clone(), options.timeout, 1));
-        let (say, watched) = (Arc::new(say), Arc::default());
-        let known = say.clone();
+        let (sql, watched) = (Arc::new(Statements::new(schema)), Arc::default());
+        let contention = listener.contention();
+        let known = sql.clone();
         // A cancel is sent when things go wrong already: it should not begin with a connection and a
-        // question how it is spelled. Who only looks may find functions of another version.
+        // question how it is spelled. A client that only looks may find functions of another version.
         if !options.look_only {
-            let warm = call!(back, [known], conn, moves::prepare(conn, &known));
+            let warm = back.call(work!(|conn, known| function_calls::prepare(conn, &known)));
             warm.await.map_err(|e| e.during("connect").store(&site))?;
         }
-        Ok(Self { capability, site, clock, say, front, back, listener, contention, watched })
+        Ok(Self { capability, site, clock, sql, front, back, listener, contention, watched })
     }
 
     /// Looks after a lock once a promotion of ours must have been confirmed.
     ///
     /// A process that was killed this very moment is taken for alive until the server has noticed;
-    /// whoever is next would hear of it only with its next heartbeat. And a server that crashed
+    /// the next waiter would hear of it only with its next heartbeat. And a server that crashed
     /// before the confirmation may have forgotten the release, for which nobody waited at the disk:
     /// then it is given back again, or it would be held for the rest of its lease. The latest of a
     /// lock is enough: what was released before it was on disk when it was granted.
     fn look_after(&self, key: &Key) {
         let now = self.clock.now();
-        let watched = || self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = || self.watched.lock();
         if watched().insert(key.lock.clone(), (key.req, now)).is_some() {
             return;
         }
-        let (back, say, clock) = (self.back.clone(), self.say.clone(), self.clock.clone());
+        let (back, sql, clock) = (self.back.clone(), self.sql.clone(), self.clock.clone());
         let (watched, lock) = (self.watched.clone(), key.lock.clone());
         engine::spawn(async move {
             loop {
                 clock.sleep(CONFIRMED).await;
                 let (latest, over) = {
-                    let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut watched = watched.lock();
                     let Some((req, at)) = watched.get(&lock).copied() else { return };
                     let over = clock.now().since(at) >= CONFIRMED;
                     if over {
@@ -109,7 +111,7 @@ impl Postgres {
                     (Key { lock: lock.clone(), req }, over)
                 };
                 for pause in PAUSES {
-                    match settle(&back, &say, &latest).await {
+                    match settle(&back, &sql, &latest).await {
                         Ok(()) => break,
                         Err(e) if e.kind() == Kind::Closed => return,
                         Err(e) => tracing::debug!(error = %e, "nobody looked after a promotion"),
@@ -124,14 +126,10 @@ impl Postgres {
     }
 
     async fn renew_at_once(&self, class: Class, due: &[Due]) -> Result<Vec<Reply>, Error> {
-        let (say, due): (_, Arc<[Due]>) = (self.say.clone(), due.into());
-        call!(
-            self.worker(class, &due[0].key.lock),
-            [say, due],
-            conn,
-            moves::renew(conn, &say, &due)
-        )
-        .await
+        let (sql, due): (_, Arc<[Due]>) = (self.sql.clone(), due.into());
+        self.worker(class, &due[0].key.lock)
+            .call(work!(|conn, sql, due| function_calls::renew(conn, &sql, &due)))
+            .await
     }
 
     async fn renew(&self, class: Class, due: &[Due]) -> Replies {
@@ -160,7 +158,7 @@ impl Postgres {
         ask: Arc<Ask>,
         wait_lease: Option<Duration>,
     ) -> Result<Reply, Error> {
-        let (say, via, asked) = (self.say.clone(), self.listener.via(), ask.clone());
+        let (sql, via, asked) = (self.sql.clone(), self.listener.via(), ask.clone());
         // In boxes of their own, so that a call under way does not carry what they are made of.
         let shortly = match self.listener.has_called(&ask.req) {
             true if !fast_path::fits_a_turn(&ask) => None,
@@ -175,12 +173,11 @@ impl Postgres {
             return Ok(reply);
         }
         let again = self.listener.repeats(ask.req);
-        let call = call_telling!(
-            self.worker(class, &ask.lock),
+        let call = self.worker(class, &ask.lock).call_telling(
             again,
-            [say, via, asked],
-            conn,
-            moves::acquire(conn, &say, &asked, wait_lease, &via)
+            work!(|conn, sql, via, asked| function_calls::acquire(
+                conn, &sql, &asked, wait_lease, &via
+            )),
         );
         let reply = call.await.inspect_err(|_| self.contention.stir(&ask.lock))?;
         self.contention.hear(&ask.lock, &reply);
@@ -191,14 +188,11 @@ impl Postgres {
         let mut replies = Replies::with_capacity(waiting.len());
         for batch in batches(waiting) {
             let batch: Arc<[_]> = batch.into();
-            let (say, via) = (self.say.clone(), self.listener.via());
+            let (sql, via) = (self.sql.clone(), self.listener.via());
             let n = batch.len();
-            let call = call!(
-                self.worker(class, &batch[0].0.lock),
-                [say, via, batch],
-                conn,
-                moves::heartbeat(conn, &say, &batch, &via)
-            );
+            let call = self.worker(class, &batch[0].0.lock).call(work!(|conn, sql, via, batch| {
+                function_calls::heartbeat(conn, &sql, &batch, &via)
+            }));
             match call.await {
                 Ok(pulses) => replies.extend(pulses.into_iter().map(Ok)),
                 Err(e) => replies.extend(vec![Err(e); n]),
@@ -211,13 +205,10 @@ impl Postgres {
         if self.give(class, key).await? {
             return Ok(Reply::Released);
         }
-        let (say, mine) = (self.say.clone(), key.clone());
-        let call = call!(
-            self.worker(class, &key.lock),
-            [say, mine],
-            conn,
-            moves::release(conn, &say, &mine)
-        );
+        let (sql, mine) = (self.sql.clone(), key.clone());
+        let call = self
+            .worker(class, &key.lock)
+            .call(work!(|conn, sql, mine| function_calls::release(conn, &sql, &mine)));
         let (reply, promoted) = call.await?;
         if promoted {
             self.look_after(key);
@@ -226,9 +217,10 @@ impl Postgres {
     }
 
     async fn cancel(&self, class: Class, key: &Key) -> Result<Reply, Error> {
-        let (say, mine) = (self.say.clone(), key.clone());
+        let (sql, mine) = (self.sql.clone(), key.clone());
         self.contention.stir(&key.lock);
-        call!(self.worker(class, &key.lock), [say, mine], conn, moves::cancel(conn, &say, &mine))
+        self.worker(class, &key.lock)
+            .call(work!(|conn, sql, mine| function_calls::cancel(conn, &sql, &mine)))
             .await
     }
 
@@ -242,14 +234,11 @@ impl Postgres {
         if !fast_path::fits(ask) || !self.contention.knows(&ask.lock) {
             return Ok(None);
         }
-        let (say, via, asked) = (self.say.clone(), via.clone(), ask.clone());
+        let (sql, via, asked) = (self.sql.clone(), via.clone(), ask.clone());
         let again = self.listener.repeats(ask.req);
-        let taken = call_telling!(
-            self.worker(class, &ask.lock),
+        let taken = self.worker(class, &ask.lock).call_telling(
             again,
-            [say, via, asked],
-            conn,
-            fast_path::take(conn, &say, &asked, &via)
+            work!(|conn, sql, via, asked| fast_path::take(conn, &sql, &asked, &via)),
         );
         let taken = taken.await;
         if !matches!(taken, Ok(Some(_))) {
@@ -265,13 +254,14 @@ impl Postgres {
         ask: &Arc<Ask>,
         via: Option<Arc<str>>,
     ) -> Result<Option<Reply>, Error> {
-        let (say, asked) = (self.say.clone(), ask.clone());
-        let confirmed = call!(
-            self.worker(class, &ask.lock),
-            [say, via, asked],
-            conn,
-            fast_path::confirm(conn, &say, &asked, via.as_deref())
-        );
+        let (sql, asked) = (self.sql.clone(), ask.clone());
+        let confirmed =
+            self.worker(class, &ask.lock).call(work!(|conn, sql, via, asked| fast_path::confirm(
+                conn,
+                &sql,
+                &asked,
+                via.as_deref()
+            )));
         confirmed.await.inspect_err(|_| self.contention.stir(&ask.lock))
     }
 
@@ -280,14 +270,11 @@ impl Postgres {
         if !self.contention.knows(&key.lock) {
             return Ok(false);
         }
-        let (say, mine) = (self.say.clone(), key.clone());
-        let given = call!(
-            self.worker(class, &key.lock),
-            [say, mine],
-            conn,
-            fast_path::give(conn, &say, &mine)
-        )
-        .await;
+        let (sql, mine) = (self.sql.clone(), key.clone());
+        let given = self
+            .worker(class, &key.lock)
+            .call(work!(|conn, sql, mine| fast_path::give(conn, &sql, &mine)))
+            .await;
         if !matches!(given, Ok(true)) {
             self.contention.stir(&key.lock);
         }
@@ -305,14 +292,16 @@ impl Postgres {
 /// Lets time do its work on a lock, and gives back a hold of it that should not be there.
 async fn settle(
     back: &ConnectionWorker<Connector>,
-    say: &Arc<Statements>,
+    sql: &Arc<Statements>,
     over: &Key,
 ) -> Result<(), Error> {
-    let (known, due): (_, Arc<[_]>) = (say.clone(), [(over.clone(), CONFIRMED)].into());
-    let pulses = call!(back, [known, due], conn, moves::heartbeat(conn, &known, &due, "")).await?;
+    let (known, due): (_, Arc<[_]>) = (sql.clone(), [(over.clone(), CONFIRMED)].into());
+    let pulses = back
+        .call(work!(|conn, known, due| function_calls::heartbeat(conn, &known, &due, "")))
+        .await?;
     if matches!(pulses[..], [Reply::Pulse(Pulse::Turn)]) {
-        let (known, over) = (say.clone(), over.clone());
-        call!(back, [known, over], conn, moves::release(conn, &known, &over)).await?;
+        let (known, over) = (sql.clone(), over.clone());
+        back.call(work!(|conn, known, over| function_calls::release(conn, &known, &over))).await?;
     }
     Ok(())
 }
@@ -324,16 +313,8 @@ impl Store for Postgres {
 }
 
 impl LeaseStore for Postgres {
-    fn capability(&self) -> &Capability {
-        &self.capability
-    }
-
-    fn site(&self) -> &str {
-        &self.site
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.clock
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: &self.capability, site: &self.site, clock: &self.clock }
     }
 
     fn ends_in_time(&self) -> bool {
@@ -364,10 +345,9 @@ impl LeaseStore for Postgres {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        let (say, query) = (self.say.clone(), query.clone());
-        let call =
-            call!(self.front.first(), [say, query], conn, inspect::inspect(conn, &say, &query));
-        call.await.map_err(|e| e.during("inspect").store(&self.site))
+        let (sql, query) = (self.sql.clone(), query.clone());
+        let first = self.front.first();
+        first.call(work!(|conn, sql, query| inspect::inspect(conn, &sql, &query))).await
     }
 
     async fn force(
@@ -377,16 +357,12 @@ impl LeaseStore for Postgres {
         how: Force,
     ) -> Result<Forced, Error> {
         self.contention.stir(lock);
-        let (say, name) = (self.say.clone(), lock.clone());
-        // Without a token it means whoever holds the lock, and that may be another one the next time.
-        let call = call_once!(
-            self.front.first(),
-            [say, name],
-            conn,
-            moves::force(conn, &say, &name, token, how)
-        );
-        let forced = call.await.and_then(Reply::forced);
-        forced.map_err(|e| e.during("force").lock(lock).store(&self.site))
+        let (sql, name) = (self.sql.clone(), lock.clone());
+        // Without a token it means the holder, and that may be another one the next time.
+        let call = self.front.first().call_once(work!(|conn, sql, name| function_calls::force(
+            conn, &sql, &name, token, how
+        )));
+        call.await?.forced()
     }
 
     fn listen(&self, sink: EventSink) {

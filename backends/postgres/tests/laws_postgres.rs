@@ -17,7 +17,7 @@ fn server(site: &StoreUnderTest) -> &Server {
 
 suite!(
     Suite::by_url(
-        capability(&PostgresOptions::new(), true),
+        capability(&PostgresOptions::default(), true),
         |_| Box::pin(async {
             let (server, schema) = Postgres::shared().await?;
             let page = include_str!("../../../docs/stores/postgres.md");

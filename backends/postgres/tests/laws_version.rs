@@ -17,7 +17,10 @@ fn server(site: &StoreUnderTest) -> &Server {
 
 suite!(
     Suite::by_url(
-        capability(&PostgresOptions::new().algorithm(Algorithm::Version), true),
+        capability(
+            &PostgresOptions { algorithm: Algorithm::Version, ..PostgresOptions::default() },
+            true
+        ),
         |_| Box::pin(async {
             let (server, schema) = Postgres::shared().await?;
             let page = include_str!("../../../docs/stores/postgres-version.md");

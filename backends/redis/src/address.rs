@@ -1,10 +1,10 @@
-//! Where a server is, who we are there, and how the way to it is kept private.
+//! A server's address, and the credentials and TLS settings to connect with.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use distlock_core::url::{Host, Secret, StoreUrl};
-use distlock_core::{Error, Kind};
+use distlock_core::url::Host;
+use distlock_core::{Error, Kind, Secret, StoreUrl};
 use redis::io::tcp::TcpSettings;
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
@@ -15,9 +15,9 @@ use crate::errors;
 use crate::options::Tls;
 
 /// The port when none is named.
-const PORT: u16 = 6379;
+pub(crate) const PORT: u16 = 6379;
 /// The port of a sentinel when none is named.
-const SENTINEL_PORT: u16 = 26379;
+pub(crate) const SENTINEL_PORT: u16 = 26379;
 
 /// How a certificate begins.
 const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
@@ -30,12 +30,8 @@ pub(crate) enum Address {
 }
 
 impl Address {
-    pub(crate) fn of(host: &Host) -> Self {
-        Self::Tcp { host: host.host.clone(), port: host.port.unwrap_or(PORT) }
-    }
-
-    pub(crate) fn of_sentinel(host: &Host) -> Self {
-        Self::Tcp { host: host.host.clone(), port: host.port.unwrap_or(SENTINEL_PORT) }
+    pub(crate) fn of(host: &Host, port: u16) -> Self {
+        Self::Tcp { host: host.host.clone(), port: host.port.unwrap_or(port) }
     }
 }
 
@@ -51,14 +47,14 @@ impl fmt::Display for Address {
 
 /// How to enter: the same at every server of one store.
 #[derive(Clone)]
-pub(crate) struct Entry {
+pub(crate) struct Credentials {
     pub(crate) tls: Option<TlsCertificates>,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<Secret>,
     pub(crate) db: i64,
 }
 
-impl Entry {
+impl Credentials {
     /// What a URL and its TLS files say. Reads the files.
     pub(crate) fn of(url: &StoreUrl, db: i64, files: &Tls) -> Result<Self, Error> {
         let tls = match url.scheme.starts_with("rediss") {

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::Ttl;
-use distlock_core::capability::{
-    Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
-};
+use distlock_core::{Capability, Expiry, Family, Fence, Order, Reentry, Survives, Ttl, WakeUp};
 
 use crate::options::{Algorithm, RedisOptions};
 
@@ -22,9 +19,10 @@ pub enum Kind {
 
 const CLOCK: &str = "Leases run on the server's wall clock: when somebody steps it forward, a lock \
                      can pass on before its holder knows; the fence still refuses the older one.";
-const MEMORY: &str = "A name that nobody has used for a day (?keep=) is forgotten: from then on its tokens rise \
+pub(crate) const MEMORY: &str = "A name that nobody has used for a day (?keep=) is forgotten: from then on its tokens rise \
                       only if no clock was stepped back by more than that meanwhile.";
-const FLUSH: &str = "FLUSHALL and keys deleted by hand are found out at the next renewal only.";
+pub(crate) const FLUSH: &str =
+    "FLUSHALL and keys deleted by hand are found out at the next renewal only.";
 const RESTART: &str = "After a restart that may have lost locks nothing is granted for max_ttl, \
                        the longest TTL, unless the server has appendfsync always.";
 const RESTART_OFF: &str = "The quarantine is off: after a restart without durable data two holders \
@@ -53,12 +51,10 @@ pub fn capability(kind: Kind, options: &RedisOptions) -> Capability {
         (Kind::Single, false) => ("redis", "redis://HOST:PORT/DB"),
         (Kind::Sentinel, false) => ("redis+sentinel", "redis+sentinel://S1,S2,S3/NAME"),
         (Kind::Cluster, false) => ("redis+cluster", "redis+cluster://H1,H2,H3"),
-        (Kind::Single | Kind::Cluster, true) => {
-            ("redis (plain)", "redis://HOST:PORT/DB?algorithm=plain")
-        }
         (Kind::Sentinel, true) => {
             ("redis+sentinel (plain)", "redis+sentinel://S1,S2,S3/NAME?algorithm=plain")
         }
+        (_, true) => ("redis (plain)", "redis://HOST:PORT/DB?algorithm=plain"),
     };
     Capability {
         store,
@@ -83,6 +79,7 @@ pub fn capability(kind: Kind, options: &RedisOptions) -> Capability {
         detach: true,
         force: true,
         lock_delay: !plain,
+        handover: false,
         wake: WakeUp::Push,
         drift_percent: options.drift_percent,
         drift_floor: Duration::from_millis(2),

@@ -10,23 +10,21 @@ use crc16::{State, XMODEM};
 use distlock_core::{BootInstant, Error, Kind, engine};
 use redis::Value;
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 
 use crate::address::Address;
-use crate::call::Call;
+use crate::checked_connection::CheckedConnection;
+use crate::connection::{Call, Connection, Fault};
+use crate::errors;
 use crate::keys::PREFIX;
-use crate::link::Link;
-use crate::node::{Node, Shared};
-use crate::primary::PrimaryAddress;
-use crate::wire::{Fault, Wire};
+use crate::primary::{PrimaryAddress, ask_all};
+use crate::reconnect::{Reconnecting, Shared};
+use crate::reply_cursor::ReplyCursor;
 
 const SLOTS: u16 = 16384;
 /// How often a call is led on to another server before it fails.
 const REDIRECTIONS: u32 = 8;
 /// How often redirections may have the whole map read anew: each corrects its own slot by itself.
 const MOVED: Duration = Duration::from_secs(1);
-/// How long servers may still answer for the map once a majority has.
-const STRAGGLERS: Duration = Duration::from_millis(100);
 /// How long to wait while the keys of a lock are on two servers at once.
 const MOVING: Duration = Duration::from_millis(20);
 
@@ -46,7 +44,7 @@ pub(crate) struct Cluster {
     seeds: Vec<Address>,
     session: String,
     map: RwLock<Map>,
-    /// When the map was last read, and whether that failed: who waited for it shares its fate.
+    /// When the map was last read, and whether that failed: callers that waited for it share the error.
     read: tokio::sync::Mutex<Option<(BootInstant, Result<(), Error>)>>,
     count: AtomicU32,
     /// When a redirection last had the map read, in nanoseconds since boot.
@@ -55,9 +53,9 @@ pub(crate) struct Cluster {
 
 #[derive(Default)]
 struct Map {
-    /// Who serves each slot.
+    /// The primary of each slot.
     slots: Vec<Option<Address>>,
-    nodes: HashMap<Address, Arc<Node>>,
+    nodes: HashMap<Address, Arc<Reconnecting>>,
 }
 
 impl Cluster {
@@ -76,14 +74,14 @@ impl Cluster {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a script at whoever serves a slot, and says where it ran. The call is made for each
+    /// Runs a script at the primary of a slot, and says where it ran. The call is made for each
     /// server it comes to, because what tells us our turn differs from server to server, and one
     /// may not be asked at all: then there is no answer.
     pub(crate) async fn play(
         self: &Arc<Self>,
         slot: u16,
-        make: impl Fn(&Link) -> Option<Call>,
-    ) -> Result<(Option<Value>, Arc<Link>), Error> {
+        make: impl Fn(&CheckedConnection) -> Option<Call>,
+    ) -> Result<(Option<Value>, Arc<CheckedConnection>), Error> {
         let clock = &self.shared.clock;
         let patience = clock.now().plus(self.shared.options.timeout);
         let (mut to, mut asking, mut led) = (None::<Address>, false, 0);
@@ -132,8 +130,8 @@ impl Cluster {
         }
     }
 
-    /// The connection to whoever serves a slot.
-    pub(crate) async fn link(self: &Arc<Self>, slot: u16) -> Result<Arc<Link>, Error> {
+    /// The connection to the primary of a slot.
+    pub(crate) async fn link(self: &Arc<Self>, slot: u16) -> Result<Arc<CheckedConnection>, Error> {
         let node = self.serving(slot).await?;
         Ok(self.reach(slot, node).await?.1)
     }
@@ -143,8 +141,8 @@ impl Cluster {
     async fn reach(
         self: &Arc<Self>,
         slot: u16,
-        node: Arc<Node>,
-    ) -> Result<(Arc<Node>, Arc<Link>), Error> {
+        node: Arc<Reconnecting>,
+    ) -> Result<(Arc<Reconnecting>, Arc<CheckedConnection>), Error> {
         let trouble = match node.link().await {
             Ok(link) => return Ok((node, link)),
             Err(e) if e.kind() == Kind::Credentials => return Err(e),
@@ -161,8 +159,8 @@ impl Cluster {
         Ok((next, link))
     }
 
-    /// Who serves a slot, as far as known.
-    async fn serving(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, Error> {
+    /// The primary of a slot, as far as known.
+    async fn serving(self: &Arc<Self>, slot: u16) -> Result<Arc<Reconnecting>, Error> {
         for again in [false, true] {
             // In a statement of its own: the map must be free again when a node is added to it.
             let address = self.map().slots[usize::from(slot)].clone();
@@ -186,14 +184,14 @@ impl Cluster {
         hasher.finish()
     }
 
-    /// Who serves a slot, if that is known without asking.
-    pub(crate) fn known(self: &Arc<Self>, slot: u16) -> Option<Arc<Node>> {
+    /// The primary of a slot, if known without asking.
+    pub(crate) fn known(self: &Arc<Self>, slot: u16) -> Option<Arc<Reconnecting>> {
         let address = self.map().slots[usize::from(slot)].clone()?;
         Some(self.node(&address))
     }
 
     /// A primary, connected to or not.
-    pub(crate) fn node(self: &Arc<Self>, address: &Address) -> Arc<Node> {
+    pub(crate) fn node(self: &Arc<Self>, address: &Address) -> Arc<Reconnecting> {
         if let Some(node) = self.map().nodes.get(address) {
             return node.clone();
         }
@@ -204,7 +202,7 @@ impl Cluster {
             let via = format!("{PREFIX}s:{}:{n}", self.session);
             let (weak, at) = (Arc::downgrade(self), address.clone());
             let marker = Box::new(move || weak.upgrade()?.marker(&at));
-            Node::new(
+            Reconnecting::new(
                 self.shared.clone(),
                 PrimaryAddress::Fixed(address.clone()),
                 via,
@@ -239,7 +237,7 @@ impl Cluster {
     }
 
     /// Every primary.
-    pub(crate) async fn primaries(self: &Arc<Self>) -> Result<Vec<Arc<Node>>, Error> {
+    pub(crate) async fn primaries(self: &Arc<Self>) -> Result<Vec<Arc<Reconnecting>>, Error> {
         self.read_map(self.shared.clock.now()).await?;
         let mut addresses: Vec<Address> = self.map().slots.iter().flatten().cloned().collect();
         addresses.sort_by_key(ToString::to_string);
@@ -315,32 +313,20 @@ impl Cluster {
     /// The view of the server that saw the latest election, how many said theirs, and why others did
     /// not.
     async fn latest(self: &Arc<Self>, servers: HashSet<Address>) -> (Option<View>, usize, Error) {
-        // Side by side: one that is silent must not keep those waiting who look for its successor.
-        let (mut asking, asked) = (JoinSet::new(), servers.len());
-        for address in servers {
+        let asking = servers.into_iter().map(|address| {
             let cluster = self.clone();
-            #[allow(clippy::disallowed_methods)]
-            // ends with this function, on the library's thread
-            asking.spawn(async move { cluster.ask(&address).await });
-        }
+            async move { cluster.ask(&address).await }
+        });
         let Shared { options, clock, .. } = &*self.shared;
         let mut trouble = Error::new(Kind::Unreachable, "no server of the cluster answers")
             .with_hint("see whether its servers run and can be reached");
-        let (mut latest, mut views, mut wait) = (None::<View>, 0, options.timeout);
-        while let Some(Some(answer)) = clock.timeout(wait, asking.join_next()).await {
+        let (mut latest, mut views) = (None::<View>, 0);
+        for answer in ask_all(asking, clock, options.timeout, |_| true).await {
+            views += usize::from(answer.is_ok());
             match answer {
-                Ok(Ok(view)) => {
-                    views += 1;
-                    if latest.as_ref().is_none_or(|l| view.epoch > l.epoch) {
-                        latest = Some(view);
-                    }
-                }
-                Ok(Err(e)) => trouble = e,
-                Err(_) => {}
-            }
-            // A majority elects, so one of it knows: no need to wait long for the silent ones.
-            if 2 * views > asked {
-                wait = STRAGGLERS;
+                Ok(view) if latest.as_ref().is_some_and(|l| view.epoch <= l.epoch) => {}
+                Ok(view) => latest = Some(view),
+                Err(e) => trouble = e,
             }
         }
         (latest, views, trouble)
@@ -348,13 +334,13 @@ impl Cluster {
 
     /// How one server sees the cluster: over the connection that there is, if there is one.
     async fn ask(&self, address: &Address) -> Result<View, Error> {
-        let Shared { entry, options, clock, .. } = &*self.shared;
+        let Shared { credentials, options, clock, .. } = &*self.shared;
         let open = self.map().nodes.get(address).and_then(|node| node.current());
         let made;
         let wire = match &open {
             Some(link) => &link.wire,
             None => {
-                made = Wire::open(address, entry, clock, options.timeout, None).await?;
+                made = Connection::open(address, credentials, clock, options.timeout, None).await?;
                 &made
             }
         };
@@ -363,7 +349,7 @@ impl Cluster {
         let (map, info) = (map.arg("SLOTS"), info.arg("INFO"));
         let (map, info) = tokio::join!(wire.send(map), wire.send(info));
         let map = map.map_err(|fault| at(not_a_cluster(&fault)))?;
-        Ok(View { epoch: info.map_or(0, |info| epoch(&info)), slots: slots(map, address) })
+        Ok(View { epoch: info.map_or(0, |info| epoch(&info)), slots: slots(&map, address) })
     }
 
     /// Ends all connections.
@@ -388,7 +374,7 @@ fn epoch(info: &Value) -> u64 {
 
 /// Runs a call. While the slot moves, keys that do not exist count as moved already, and most keys
 /// of a lock exist only while somebody waits: it is then asked for with those that matter alone.
-async fn run(link: &Link, call: &Call, asking: bool) -> Result<Value, Fault> {
+async fn run(link: &CheckedConnection, call: &Call, asking: bool) -> Result<Value, Fault> {
     let mut answer = link.wire.run(call, asking).await;
     for fewer in call.fewer() {
         match answer {
@@ -408,40 +394,27 @@ fn circles(slot: u16) -> Error {
 fn not_a_cluster(fault: &Fault) -> Error {
     let told = fault.told();
     match told.message().contains("cluster support disabled") {
-        true => {
-            Error::new(Kind::Usage, "this server is not one of a cluster").with_hint("use redis://")
-        }
+        true => errors::not_in_cluster(),
         false => told,
     }
 }
 
 /// Reads the answer of `CLUSTER SLOTS`: first, last, primary, replicas.
-fn slots(answer: Value, asked: &Address) -> Vec<Option<Address>> {
+fn slots(answer: &Value, asked: &Address) -> Vec<Option<Address>> {
     let mut slots = vec![None; SLOTS.into()];
-    let Value::Array(ranges) = answer else { return slots };
-    for range in ranges {
-        let Value::Array(range) = range else { continue };
-        let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &range[..] else {
-            continue;
-        };
-        let (Ok(first), Ok(last)) = (usize::try_from(*first), usize::try_from(*last)) else {
-            continue;
-        };
-        let port = match primary.get(1) {
-            Some(Value::Int(port)) => u16::try_from(*port).unwrap_or_default(),
-            _ => continue,
-        };
-        let host = match primary.first() {
-            Some(Value::BulkString(host)) => String::from_utf8_lossy(host).into_owned(),
-            Some(Value::SimpleString(host)) => host.clone(),
-            _ => String::new(),
-        };
-        let address = at(&host, port, asked);
-        for slot in slots.iter_mut().take(last + 1).skip(first) {
-            *slot = Some(address.clone());
-        }
+    for range in ReplyCursor::of(answer).map_or(&[][..], |ranges| ranges.0) {
+        let Some((first, last, primary)) = range_of(range, asked) else { continue };
+        slots.iter_mut().take(last + 1).skip(first).for_each(|slot| *slot = Some(primary.clone()));
     }
     slots
+}
+
+fn range_of(range: &Value, asked: &Address) -> Option<(usize, usize, Address)> {
+    let mut range = ReplyCursor::of(range)?;
+    let (first, last) = (range.number()?.try_into().ok()?, range.number()?.try_into().ok()?);
+    let mut primary = ReplyCursor::of(range.next()?)?;
+    let host: String = redis::from_redis_value_ref(primary.next()?).unwrap_or_default();
+    Some((first, last, at(&host, primary.count()?.try_into().unwrap_or_default(), asked)))
 }
 
 /// A server that does not know its own name means the one by which it was asked.

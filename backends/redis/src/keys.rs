@@ -1,7 +1,8 @@
-//! How a lock's name becomes keys.
+//! How the name of a lock becomes its keys, and back.
 //!
-//! `dl:{SPACE:NAME}` with everything that could end the hash tag percent-encoded, so that all keys
-//! of one lock share one slot and every name has keys of its own.
+//! The keys of a lock are `dl:{SPACE:NAME}`, with everything that could end the hash tag
+//! percent-encoded, and others that begin so: all keys of one lock share one slot, and every name has
+//! keys of its own.
 
 use distlock_core::{FullName, Name, Namespace};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
@@ -16,7 +17,7 @@ const AWKWARD: &AsciiSet = &CONTROLS.add(b'%').add(b'{').add(b'}');
 /// The keys of one lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Keys {
-    /// The record of the lock: a hash. The other keys begin with it.
+    /// The record of the lock: a string. The other keys begin with it.
     pub(crate) lock: String,
 }
 
@@ -27,12 +28,7 @@ impl Keys {
         Self { lock: format!("{PREFIX}{{{}:{name}}}", lock.space) }
     }
 
-    /// One of the lock's further keys.
-    pub(crate) fn part(&self, part: &str) -> String {
-        format!("{}:{part}", self.lock)
-    }
-
-    /// Every key of the lock, in the order in which the scripts expect them: the record, the line
+    /// Every key of the lock, in the order in which the scripts expect them: the record, the queue
     /// by place, by deadline and by claim, and the tombstones.
     pub(crate) fn all(&self) -> [Vec<u8>; 5] {
         let part = |p: &[u8]| [self.lock.as_bytes(), p].concat();

@@ -1,26 +1,20 @@
 //! From a URL to a store that answers.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use distlock_core::backend::Backend;
-use distlock_core::lease::Wake;
-use distlock_core::url::{Secret, StoreUrl};
-use distlock_core::{Clock, Error, Kind as Trouble, ReqId, Store};
+use distlock_core::url::usage;
+use distlock_core::{Backend, Error, Kind as Trouble, ReqId, Store, StoreUrl, Wake};
 
-use crate::address::{Address, Entry};
-use crate::capability::Kind;
-use crate::cluster::Cluster;
-use crate::keys::PREFIX;
-use crate::node::{Node, Shared};
+use crate::address::{Address, Credentials, PORT, SENTINEL_PORT};
 use crate::options::{Algorithm, RedisOptions};
-use crate::plain::Plain;
 use crate::primary::{PrimaryAddress, Watched};
-use crate::quarantine;
-use crate::redlock;
-use crate::router::Router;
-use crate::store::Redis;
+use crate::reconnect::{Reconnecting, Shared};
+use crate::router::{Router, Servers};
+use crate::{
+    capability::Kind, cluster::Cluster, inspect::Listing, keys::PREFIX, plain::Plain, quarantine,
+    redlock, store::Redis,
+};
 
 /// The schemes of the redis stores.
 pub const SCHEMES: [&str; 16] = [
@@ -42,6 +36,9 @@ pub const SCHEMES: [&str; 16] = [
     "redlocks",
 ];
 
+/// How a URL names a database.
+const DATABASE: &str = "redis://HOST:PORT/DB, as in …/0";
+
 /// Connects to the store that a URL of one of [`SCHEMES`] names.
 ///
 /// # Errors
@@ -57,8 +54,8 @@ pub async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
     }
     let target = Target::of(url)?;
     Ok(match target.options.algorithm {
-        Algorithm::Script => Redis::at(&target).await?.into_backend(),
-        Algorithm::Plain => Plain::at(&target).await?.into_backend(),
+        Algorithm::Script => Redis::at(target).await?.into_backend(),
+        Algorithm::Plain => Plain::at(target).await?.into_backend(),
     })
 }
 
@@ -67,7 +64,7 @@ pub(crate) struct Target {
     pub(crate) kind: Kind,
     pub(crate) options: RedisOptions,
     pub(crate) site: String,
-    entry: Entry,
+    credentials: Credentials,
     hosts: Vec<Address>,
     name: String,
 }
@@ -81,7 +78,7 @@ impl Target {
         }
         let options = RedisOptions::take_from(&mut url)?;
         let db_of_query = url.take("db");
-        url.finish(&[&RedisOptions::KEYS[..], &["db", "namespace", "require"]].concat())?;
+        url.finish(&["namespace", "require"])?;
         let site = url.to_string();
         let kind = match url.scheme.split_once('+').map(|(_, kind)| kind) {
             Some("sentinel") => Kind::Sentinel,
@@ -91,39 +88,40 @@ impl Target {
         let unix = url.scheme == "redis+unix";
         let path = if unix { "" } else { &url.path };
         let mut parts = path.split('/').filter(|part| !part.is_empty());
-        let mut name = String::new();
-        let mut hosts: Vec<Address> = Vec::new();
-        match kind {
-            Kind::Single if unix => {
-                if !url.hosts.is_empty() || url.path.is_empty() {
-                    return Err(usage("a Unix socket is a path")
-                        .with_hint("redis+unix:/run/redis/redis.sock, and ?db=1 for a database"));
-                }
-                hosts.push(Address::Unix(PathBuf::from(&url.path)));
-            }
-            Kind::Sentinel => {
-                let sentinel = "redis+sentinel://s1,s2,s3/NAME: the sentinels and what they watch";
-                name = parts.next().unwrap_or_default().to_owned();
-                if name.is_empty() || url.hosts.is_empty() {
-                    return Err(usage("which primary is meant?").with_hint(sentinel));
-                }
-                hosts.extend(url.hosts.iter().map(Address::of_sentinel));
-            }
-            Kind::Cluster => hosts.extend(url.hosts.iter().map(Address::of)),
-            Kind::Single => {
-                if url.hosts.len() > 1 {
-                    return Err(usage("one server has one host").with_hint(
-                        "redis+cluster:// and redis+sentinel:// take several, redlock:// makes one \
-                         lock of several servers",
-                    ));
-                }
-                hosts.extend(url.hosts.iter().map(Address::of));
-            }
+        let name = match kind {
+            Kind::Sentinel => parts.next().unwrap_or_default().to_owned(),
+            _ => String::new(),
+        };
+        if kind == Kind::Sentinel && (name.is_empty() || url.hosts.is_empty()) {
+            return Err(usage("which primary is meant?")
+                .with_hint("redis+sentinel://s1,s2,s3/NAME: the sentinels and what they watch"));
+        }
+        if unix && (!url.hosts.is_empty() || url.path.is_empty()) {
+            return Err(usage("a Unix socket is a path")
+                .with_hint("redis+unix:/run/redis/redis.sock, and ?db=1 for a database"));
+        }
+        if kind == Kind::Single && url.hosts.len() > 1 {
+            return Err(usage("one server has one host").with_hint(
+                "redis+cluster:// and redis+sentinel:// take several, redlock:// makes one \
+                 lock of several servers",
+            ));
+        }
+        let port = if kind == Kind::Sentinel { SENTINEL_PORT } else { PORT };
+        let mut hosts: Vec<_> = url.hosts.iter().map(|host| Address::of(host, port)).collect();
+        if unix {
+            hosts.push(Address::Unix(PathBuf::from(&url.path)));
         }
         if hosts.is_empty() {
             return Err(usage("which host?").with_hint("for example redis://127.0.0.1:6379"));
         }
-        let db = database(kind, db_of_query.as_deref().or(parts.next()), parts.next())?;
+        let of_path = parts.next();
+        if parts.next().is_some() {
+            return Err(usage("the URL's path has too many parts").with_hint(DATABASE));
+        }
+        let db = database(db_of_query.as_deref().or(of_path), DATABASE)?;
+        if kind == Kind::Cluster && db != 0 {
+            return Err(usage("a cluster has only database 0").with_hint("leave the path out"));
+        }
         if kind == Kind::Cluster && options.algorithm == Algorithm::Plain {
             return Err(Error::new(
                 Trouble::Unsupported,
@@ -134,67 +132,42 @@ impl Target {
                      ours to choose; use the default algorithm there",
             ));
         }
-        let entry = Entry::of(&url, db, &options.tls)?;
-        Ok(Self { kind, options, site, entry, hosts, name })
+        let credentials = Credentials::of(&url, db, &options.tls)?;
+        Ok(Self { kind, options, site, credentials, hosts, name })
     }
 
-    /// The servers, none of them connected yet. `reads` reads what they tell unasked.
-    pub(crate) fn router(&self, reads: fn(&[u8]) -> Option<Wake>) -> (Arc<Shared>, Router) {
-        let shared = Arc::new(Shared {
-            entry: self.entry.clone(),
-            options: self.options.clone(),
-            clock: Clock::system(),
-            sink: OnceLock::new(),
-            reads,
-            closed: AtomicBool::new(false),
-        });
+    /// The servers, of which enough are connected. `reads` reads what they tell unasked.
+    pub(crate) async fn connect(self, reads: fn(&[u8]) -> Option<Wake>) -> Result<Router, Error> {
+        let Self { kind, options, site, credentials, mut hosts, name } = self;
+        let sentinel_password = options.sentinel_password.clone();
+        let shared = Shared::new(credentials.clone(), options, reads);
         let session = ReqId::random().to_string();
-        let router = match self.kind {
-            Kind::Cluster => {
-                Router::Many(Cluster::new(shared.clone(), self.hosts.clone(), session))
-            }
-            Kind::Single | Kind::Sentinel => {
-                let via = format!("{PREFIX}s:{session}");
-                let marker = Box::new(|| Some(quarantine::marker()));
-                Router::One(Node::new(shared.clone(), self.place(), via, marker, false))
-            }
+        let one = |primary| {
+            let (via, marker) =
+                (format!("{PREFIX}s:{session}"), || Some(quarantine::marker(PREFIX)));
+            Servers::One(Reconnecting::new(shared.clone(), primary, via, Box::new(marker), false))
         };
-        (shared, router)
-    }
-
-    fn place(&self) -> PrimaryAddress {
-        match self.kind {
+        let servers = match kind {
+            Kind::Single => one(PrimaryAddress::Fixed(hosts.swap_remove(0))),
             Kind::Sentinel => {
-                let entry = Entry {
-                    user: None,
-                    password: self.options.sentinel_password.clone().map(Secret::new),
-                    db: 0,
-                    ..self.entry.clone()
-                };
-                let watched = Watched::new(self.name.clone(), self.hosts.clone(), entry);
-                PrimaryAddress::Watched(Arc::new(watched))
+                let login =
+                    Credentials { user: None, password: sentinel_password, db: 0, ..credentials };
+                one(PrimaryAddress::Watched(Arc::new(Watched::new(name, hosts, login))))
             }
-            _ => PrimaryAddress::Fixed(self.hosts[0].clone()),
-        }
+            Kind::Cluster => Servers::Many(Cluster::new(shared.clone(), hosts, session)),
+        };
+        let router = Router { site, shared, servers, listing: Listing::default() };
+        router.greet().await?;
+        Ok(router)
     }
 }
 
-fn database(kind: Kind, text: Option<&str>, rest: Option<&str>) -> Result<i64, Error> {
-    let wrong = |what: &str| usage(what.to_owned()).with_hint("redis://HOST:PORT/DB, as in …/0");
-    if rest.is_some() {
-        return Err(wrong("the URL's path has too many parts"));
-    }
+/// The number of a database; 0 when none is named.
+pub(crate) fn database(text: Option<&str>, hint: &'static str) -> Result<i64, Error> {
     let Some(text) = text else { return Ok(0) };
     let db = text.parse().ok().filter(|db| (0..=9999).contains(db));
-    let db = db.ok_or_else(|| wrong(&format!("{text:?} is not the number of a database")))?;
-    if kind == Kind::Cluster && db != 0 {
-        return Err(usage("a cluster has only database 0").with_hint("leave the path out"));
-    }
-    Ok(db)
-}
-
-fn usage(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(Trouble::Usage, what)
+    let wrong = || usage(format!("{text:?} is not the number of a database")).with_hint(hint);
+    db.ok_or_else(wrong)
 }
 
 #[cfg(test)]
@@ -218,7 +191,7 @@ mod tests {
         ];
         for (url, kind, host, db) in good {
             let target = target(url).unwrap_or_else(|e| panic!("{url}: {e:?}"));
-            let found = (target.kind, target.hosts[0].to_string(), target.entry.db);
+            let found = (target.kind, target.hosts[0].to_string(), target.credentials.db);
             assert_eq!(found, (kind, host.to_owned(), db), "{url}");
         }
     }

@@ -1,10 +1,9 @@
-//! What can be said about a redis store besides where it is.
+//! Options of a `redis://` URL and their defaults: algorithm, quarantine, timeouts, replicas.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use distlock_core::url::StoreUrl;
-use distlock_core::{Error, Kind};
+use distlock_core::{Error, Kind, Secret, StoreUrl};
 
 /// How long a name is remembered at least, usually and at most. Requests that have ended must be
 /// remembered for a minute.
@@ -14,7 +13,7 @@ const KEEP: (Duration, Duration, Duration) =
 /// How the locks are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Algorithm {
-    /// Atomic scripts, a fair line, fencing tokens.
+    /// Atomic scripts, a fair queue, fencing tokens.
     #[default]
     Script,
     /// The recipe the world runs: `SET name random NX PX ttl`, for locks shared with other
@@ -25,26 +24,39 @@ pub enum Algorithm {
 /// Options of every redis store; all of them can stand in the URL's query.
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
-    pub(crate) algorithm: Algorithm,
-    pub(crate) timeout: Duration,
-    pub(crate) max_ttl: Duration,
-    pub(crate) quarantine: bool,
+    /// Which algorithm keeps the locks.
+    pub algorithm: Algorithm,
+    /// The bound of one call.
+    pub timeout: Duration,
+    /// The longest TTL of any client of this store: as long lasts the quarantine. All clients of a
+    /// server must agree on it.
+    pub max_ttl: Duration,
+    /// Whether nothing is granted for `max_ttl` after the server may have lost locks. Without it
+    /// two holders are possible after a restart or failover, and only the fence helps.
+    pub quarantine: bool,
     /// What the quarantine lasts beyond `max_ttl`.
-    pub(crate) slack: Duration,
-    pub(crate) replicas: u8,
+    pub slack: Duration,
+    /// How many replicas must have a grant before it is answered.
+    pub replicas: u8,
     /// How long a name that nobody uses is remembered.
-    pub(crate) keep: Duration,
-    pub(crate) drift_percent: u8,
-    pub(crate) tls: Tls,
-    pub(crate) sentinel_password: Option<String>,
+    pub keep: Duration,
+    /// How much of a TTL a guard gives up for clocks that run at different rates, in percent.
+    pub drift_percent: u8,
+    /// The files of a TLS connection.
+    pub tls: Tls,
+    /// The password of the sentinels.
+    pub sentinel_password: Option<Secret>,
 }
 
-/// Files that a TLS connection may need.
+/// Files in PEM form that a TLS connection may need.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tls {
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) cert: Option<PathBuf>,
-    pub(crate) key: Option<PathBuf>,
+pub struct Tls {
+    /// The authority that signed the server's certificate.
+    pub ca: Option<PathBuf>,
+    /// The client's certificate.
+    pub cert: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
 }
 
 impl Default for RedisOptions {
@@ -65,50 +77,6 @@ impl Default for RedisOptions {
 }
 
 impl RedisOptions {
-    /// The keys a URL may have.
-    pub const KEYS: [&'static str; 11] = [
-        "algorithm",
-        "timeout",
-        "max_ttl",
-        "quarantine",
-        "wait",
-        "keep",
-        "drift",
-        "ca",
-        "cert",
-        "key",
-        "sentinel_password",
-    ];
-
-    /// The defaults: scripts, calls of at most 3 s, TTLs up to 30 s, quarantine on.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Which algorithm keeps the locks.
-    #[must_use]
-    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = algorithm;
-        self
-    }
-
-    /// The longest TTL of any client of this store: as long lasts the quarantine. All clients of a
-    /// server must agree on it.
-    #[must_use]
-    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
-        self.max_ttl = max_ttl;
-        self
-    }
-
-    /// Whether nothing is granted for `max_ttl` after the server may have lost locks. Without it
-    /// two holders are possible after a restart or failover, and only the fence helps.
-    #[must_use]
-    pub fn quarantine(mut self, on: bool) -> Self {
-        self.quarantine = on;
-        self
-    }
-
     /// Takes its keys out of a URL's query.
     ///
     /// # Errors
@@ -122,10 +90,10 @@ impl RedisOptions {
             url.take_duration("timeout", ms(20)..=second(60))?.unwrap_or(options.timeout);
         options.max_ttl =
             url.take_duration("max_ttl", ms(200)..=second(24 * 3600))?.unwrap_or(options.max_ttl);
-        options.keep = url.take_duration("keep", KEEP.0..=KEEP.2)?.unwrap_or(options.keep);
         let words = [("on", true), ("off", false)];
         options.quarantine = url.take_word("quarantine", &words)?.unwrap_or(options.quarantine);
         options.replicas = url.take_number("wait", 0..=16)?.unwrap_or(0);
+        options.keep = url.take_duration("keep", KEEP.0..=KEEP.2)?.unwrap_or(options.keep);
         options.drift_percent = url.take_number("drift", 0..=50)?.unwrap_or(options.drift_percent);
         options.tls =
             Tls { ca: url.take_path("ca"), cert: url.take_path("cert"), key: url.take_path("key") };
@@ -133,7 +101,7 @@ impl RedisOptions {
             return Err(Error::new(Kind::Usage, "cert and key belong together")
                 .with_hint("name the files of both, in PEM form: ?cert=…&key=…"));
         }
-        options.sentinel_password = url.take("sentinel_password");
+        options.sentinel_password = url.take("sentinel_password").map(Secret::new);
         Ok(options)
     }
 }
@@ -168,5 +136,14 @@ mod tests {
             let e = RedisOptions::take_from(&mut url).unwrap_err();
             assert!(e.kind() == Kind::Usage && e.hint().is_some(), "{wrong}: {e:?}");
         }
+    }
+
+    #[test]
+    fn the_password_of_the_sentinels_is_not_printed() {
+        let url = "redis+sentinel://h/s?sentinel_password=hush";
+        let mut url = StoreUrl::parse(url).unwrap();
+        let options = RedisOptions::take_from(&mut url).unwrap();
+        assert_eq!(options.sentinel_password.as_ref().map(Secret::reveal), Some("hush"));
+        assert!(!format!("{options:?}").contains("hush"));
     }
 }

@@ -1,194 +1,148 @@
-//! The recipe the world runs, on one server: `SET name random NX PX ttl`, compare-and-delete,
-//! compare-and-extend.
+//! The textbook lock on one server, shared with clients in other languages: `SET name random NX PX ttl`,
+//! compare-and-delete, compare-and-extend.
 //!
 //! 1. The key is the lock's name (`dl:p:SPACE:NAME` in a namespace), the value a random one of this very
 //!    request: clients in other languages exclude us, and we them.
-//! 2. Beside it, under our own prefix: a fence counter, who holds it, who waits.
+//! 2. Beside it, under our own prefix: a fence counter, the holder, the waiters.
 //! 3. Taking is one script: `SET NX PX` and the next token in one step.
 //! 4. Giving back compares and deletes, and tells the first of our waiters; it asks again.
 //! 5. Nobody tells us of a foreign holder's release, so waiters also ask again by themselves, less
 //!    and less often, each at its own pace.
 //!
-//! There is no line: whoever asks at the right moment enters. After a restart or failover the
+//! The list of waiters gives no order: any request that arrives while the key is free gets the
+//! lock. After a restart or failover the
 //! quarantine keeps *us* from granting; foreign clients know nothing of it.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::sync::LazyLock;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use distlock_core::backend::{Ask, Backend, Due, Event, Force, Forced, Key};
-use distlock_core::capability::Capability;
-use distlock_core::info::Query;
-use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies, Run, Wake};
-use distlock_core::lease_driver::LeaseDriver;
-use distlock_core::state::{End, Left, Pulse, Reply};
-use distlock_core::{Clock, Error, FullName, Kind, LockInfo, LossReason, ReqId, Store, Token};
+use distlock_core::state::{End, Left, Pulse};
+use distlock_core::{
+    Ask, Backend, Capability, Class, Due, Error, Event, EventSink, Force, Forced, FullName, Key,
+    LeaseDriver, LeaseStore, LockInfo, LossReason, Move, Query, Replies, Reply, ReqId, Run, Store,
+    StoreInfo, Token, Wake,
+};
 use redis::Value;
 
-use crate::call::{Call, Script};
-use crate::capability::capability;
+use crate::connection::{Call, Script};
 use crate::keys::{Keys, PREFIX};
-use crate::link::Link;
-use crate::listing::Listing;
-use crate::node::Shared;
-use crate::open::Target;
-use crate::recipe::{self, holder, left, text, token, view};
-use crate::replicas;
-use crate::router::Router;
-use crate::scan;
-use crate::scripts::agreed;
+use crate::plain_common::{self, INSPECT, holder, inspected};
+use crate::script_calls::{self, BATCH};
+use crate::scripts::{FREES, GROWS, agreed};
+use crate::{
+    capability::capability, checked_connection::CheckedConnection, errors::odd, inspect::Listed,
+    open::Target, reply_cursor::ReplyCursor, router::Router,
+};
 
 /// The further key that says who holds a lock: what is listed.
 const INFO: &str = ":i";
-/// How many locks one call renews.
-const BATCH: usize = 256;
+const HELD: Listed = Listed { prefix: PREFIX, part: INFO, kind: "hash" };
+
+const PRELUDE: &str = include_str!("plain/prelude.lua");
 
 macro_rules! script {
-    ($name:literal, $head:expr) => {
+    ($name:literal, $($head:expr),*) => {
         LazyLock::new(|| {
-            let head = concat!($head, "\n", include_str!("plain/prelude.lua"));
             let body = include_str!(concat!("plain/", $name, ".lua"));
-            Script::new($name, agreed(&format!("{head}{body}")))
+            Script::new($name, agreed(&[$($head,)* body].concat()))
         })
     };
 }
-static ACQUIRE: LazyLock<Script> = script!("acquire", "#!lua");
-static RELEASE: LazyLock<Script> = script!("release", "#!lua flags=allow-oom");
-static FORCE: LazyLock<Script> = script!("force", "#!lua flags=allow-oom");
-static RENEW: LazyLock<Script> = LazyLock::new(|| {
-    let body = include_str!("plain/renew.lua");
-    Script::new("renew", agreed(&format!("#!lua flags=allow-oom\n{body}")))
-});
-static INSPECT: LazyLock<Script> =
-    LazyLock::new(|| Script::new("inspect", include_str!("plain/inspect.lua").to_owned()));
+static ACQUIRE: LazyLock<Script> = script!("acquire", GROWS, PRELUDE);
+static RELEASE: LazyLock<Script> = script!("release", FREES, PRELUDE);
+static FORCE: LazyLock<Script> = script!("force", FREES, PRELUDE);
+static RENEW: LazyLock<Script> = script!("renew", FREES);
 
 /// The plain recipe over one server or one watched primary.
-pub struct Plain {
+pub(crate) struct Plain {
     capability: Capability,
-    site: String,
-    shared: Arc<Shared>,
     router: Router,
-    listing: Listing,
 }
 
 impl Plain {
-    pub(crate) async fn at(target: &Target) -> Result<Self, Error> {
-        let (shared, router) = target.router(reads);
-        let (capability, site) = (capability(target.kind, &target.options), target.site.clone());
-        let store = Self { capability, site, shared, router, listing: Listing::default() };
-        store.router.greet().await?;
-        Ok(store)
+    pub(crate) async fn at(target: Target) -> Result<Self, Error> {
+        let capability = capability(target.kind, &target.options);
+        Ok(Self { capability, router: target.connect(reads).await? })
     }
 
     async fn acquire(&self, ask: &Ask, wait_lease: Option<Duration>) -> Result<Reply, Error> {
         let keys = keys(&ask.lock)?;
-        let link = self.router.link(&Keys::of(&ask.lock)).await?;
-        if let Some((left, why)) = link.quarantined(&self.shared.clock) {
-            return Err(Error::not_yet(left, why));
-        }
-        let args = vec![
-            value_of(ask.req),
-            millis(ask.ttl),
-            ask.owner.as_str().into(),
-            ask.label.as_str().into(),
-            ask.min_hold.as_micros().to_string().into_bytes(),
-            link.via.clone().into_bytes(),
-            if wait_lease.is_some() { b"1".to_vec() } else { b"0".to_vec() },
-        ];
-        let clock = &self.shared.clock;
-        let make = |link: &Link| {
-            let make = || {
-                let mut args = args.clone();
-                args.extend(link.agreed.args());
-                Call { script: &ACQUIRE, keys: keys.clone(), args }
-            };
-            link.quarantined(clock).is_none().then(make)
+        let make = |link: &CheckedConnection| {
+            let mut args = vec![
+                value_of(ask.req),
+                millis(ask.ttl),
+                ask.owner.as_str().into(),
+                ask.label.as_str().into(),
+                ask.min_hold.as_micros().to_string().into_bytes(),
+                link.via.clone().into_bytes(),
+                if wait_lease.is_some() { b"1".to_vec() } else { b"0".to_vec() },
+            ];
+            args.extend(link.agreed.args());
+            Call { script: &ACQUIRE, keys: keys.to_vec(), args }
         };
-        let (value, link) = self.router.play_if(&Keys::of(&ask.lock), make).await?;
-        let Some(value) = value else {
-            let (left, why) = link.quarantined(clock).unwrap_or_default();
-            return Err(Error::not_yet(left, why));
-        };
-        let words = words(value)?;
-        let odd = || odd(&Value::Array(words.clone()));
-        match (text(words.first()), words.get(1..).unwrap_or_default()) {
-            (Some("G"), rest) => {
-                let token = token(rest.first()).ok_or_else(odd)?;
-                let remaining = left(rest.get(1)).ok_or_else(odd)?;
-                replicas::wait(&link, &self.shared, remaining).await?;
-                let block = NonZeroU32::MIN;
-                Ok(Reply::Granted { token, block, remaining, waiters: 0, floor: token })
-            }
-            (Some("B"), rest) => {
-                let left = left(rest.first());
-                let holder = holder(rest.get(1..).unwrap_or_default(), left);
-                Ok(Reply::Busy { ahead: 0, why: Left { holder, left } })
-            }
-            (Some("S"), _) => Ok(Reply::Tombstoned(End::Cancelled)),
-            _ => Err(odd()),
+        let (value, link) = self.router.grant(&Keys::of(&ask.lock), make).await?;
+        let reply = acquired(&value).ok_or_else(|| odd(&value))?;
+        if let Reply::Granted { remaining, .. } = &reply {
+            self.router.replicated(&link, *remaining).await?;
         }
+        Ok(reply)
     }
 
     async fn release(&self, key: &Key) -> Result<Reply, Error> {
-        let words = self.give(key, b"r").await?;
-        match text(words.first()) {
+        let value = self.give(key, b"r").await?;
+        match ReplyCursor::of(&value).and_then(|mut words| words.text()) {
             Some("R") => Ok(Reply::Released),
             Some("L") => Ok(Reply::Lost(LossReason::Gone)),
-            _ => Err(odd(&Value::Array(words))),
+            _ => Err(odd(&value)),
         }
     }
 
-    async fn call(&self, script: &'static Script, lock: &FullName, args: Vec<Vec<u8>>) -> Played {
-        let keys = keys(lock)?;
-        let make = |_: &_| Call { script, keys: keys.clone(), args: args.clone() };
-        let (value, _) = self.router.play(&Keys::of(lock), make).await?;
-        words(value)
-    }
-
     /// Releases or cancels.
-    async fn give(&self, key: &Key, how: &[u8]) -> Played {
+    async fn give(&self, key: &Key, how: &[u8]) -> Result<Value, Error> {
         let keys = keys(&key.lock)?;
-        let make = |link: &Link| {
+        let make = |link: &CheckedConnection| {
             let args = vec![value_of(key.req), how.to_vec(), link.via.clone().into_bytes()];
-            Call { script: &RELEASE, keys: keys.clone(), args }
+            Call { script: &RELEASE, keys: keys.to_vec(), args }
         };
-        let (value, _) = self.router.play(&Keys::of(&key.lock), make).await?;
-        words(value)
+        Ok(self.router.play(&Keys::of(&key.lock), make).await?.0)
     }
 
-    async fn inspect_all(&self, locks: &[FullName]) -> Result<Vec<LockInfo>, Error> {
+    async fn look(&self, locks: Vec<FullName>) -> Result<Vec<LockInfo>, Error> {
         let Some(first) = locks.first() else { return Ok(Vec::new()) };
-        let keys: Vec<Vec<u8>> =
-            locks.iter().map(keys).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-        let make = |_: &_| Call { script: &INSPECT, keys: keys.clone(), args: Vec::new() };
+        let mut all = Vec::new();
+        for lock in &locks {
+            let [name, _, info, ..] = keys(lock)?;
+            all.extend([name, info]);
+        }
+        let make = |_: &_| Call { script: &INSPECT, keys: all.clone(), args: Vec::new() };
         let (value, _) = self.router.play(&Keys::of(first), make).await?;
-        let Value::Array(answers) = value else { return Err(odd(&value)) };
-        let seen = locks.iter().zip(answers).map(|(lock, answer)| view(lock, &words(answer)?, odd));
-        Ok(seen.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+        inspected(&locks, &value)
     }
 }
 
-type Played = Result<Vec<Value>, Error>;
-
-fn words(value: Value) -> Played {
-    match value {
-        Value::Array(words) => Ok(words),
-        other => Err(odd(&other)),
-    }
-}
-
-fn odd(value: &Value) -> Error {
-    Error::new(Kind::Store, format!("an answer that makes no sense: {value:?}")).unknown()
+fn acquired(value: &Value) -> Option<Reply> {
+    let mut words = ReplyCursor::of(value)?;
+    Some(match words.text()? {
+        "G" => {
+            let (token, remaining) = (Token::new(words.parsed()?).ok()?, words.key_left()?);
+            let block = NonZeroU32::MIN;
+            Reply::Granted { token, block, remaining, waiters: 0, floor: token }
+        }
+        "B" => {
+            let left = words.key_left();
+            Reply::Busy { ahead: 0, why: Left { holder: holder(words, left), left } }
+        }
+        "S" => Reply::Tombstoned(End::Cancelled),
+        _ => return None,
+    })
 }
 
 /// The recipe's key and ours beside it.
-fn keys(lock: &FullName) -> Result<Vec<Vec<u8>>, Error> {
-    let name = recipe::key(lock, PREFIX, &[PREFIX])?;
-    let keys = Keys::of(lock);
-    let ours = ["f", "i", "l", "c"].map(|part| keys.part(part));
-    Ok(std::iter::once(name).chain(ours).map(String::into_bytes).collect())
+fn keys(lock: &FullName) -> Result<[Vec<u8>; 5], Error> {
+    let (name, ours) = (plain_common::key(lock, PREFIX, &[PREFIX])?, Keys::of(lock).lock);
+    let part = |part: &str| format!("{ours}:{part}").into_bytes();
+    Ok([name.into_bytes(), part("f"), part("i"), part("l"), part("c")])
 }
 
 fn millis(d: Duration) -> Vec<u8> {
@@ -219,16 +173,12 @@ impl Store for Plain {
 }
 
 impl LeaseStore for Plain {
-    fn capability(&self) -> &Capability {
-        &self.capability
-    }
-
-    fn site(&self) -> &str {
-        &self.site
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.shared.clock
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo {
+            capability: &self.capability,
+            site: &self.router.site,
+            clock: self.router.clock(),
+        }
     }
 
     fn ends_in_time(&self) -> bool {
@@ -259,34 +209,7 @@ impl LeaseStore for Plain {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        let look = async {
-            let Query::Prefix { space, prefix, after, limit } = query else {
-                let Query::Name(lock) = query else { return Ok(Vec::new()) };
-                return self.inspect_all(std::slice::from_ref(lock)).await;
-            };
-            let scan = async {
-                let mut names = Vec::new();
-                for node in self.router.all().await? {
-                    names.extend(scan::scan(&node, space, prefix, (INFO, "hash")).await?);
-                }
-                Ok(names)
-            };
-            let (clock, page) = (&self.shared.clock, (space, prefix.as_str(), after.as_ref()));
-            let names = self.listing.names(clock, page, scan).await?;
-            let mut found = Vec::new();
-            for names in names.chunks(BATCH) {
-                found.extend(self.inspect_all(names).await?);
-                if found.len() >= *limit {
-                    break;
-                }
-            }
-            found.truncate(*limit);
-            if let Some(last) = found.get(limit - 1) {
-                self.listing.keep(clock, prefix, &last.lock, &names);
-            }
-            Ok(found)
-        };
-        look.await.map_err(|e: Error| e.during("inspect").store(&self.site))
+        self.router.inspect(query, &HELD, |locks| self.look(locks)).await
     }
 
     async fn force(
@@ -295,26 +218,24 @@ impl LeaseStore for Plain {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        let told = |e: Error| e.during("force").lock(lock).store(&self.site);
+        let told = |e: Error| e.during("force").lock(lock).store(&self.router.site);
         let how = if how == Force::Now { b"n".to_vec() } else { b"r".to_vec() };
         let token = token.map(|t| t.get().to_string()).unwrap_or_default();
-        let words = {
-            let args = vec![token.into_bytes(), how, millis(self.shared.options.max_ttl)];
-            self.call(&FORCE, lock, args).await.map_err(&told)?
+        let args = vec![token.into_bytes(), how, millis(self.router.shared.options.max_ttl)];
+        let forced = async {
+            let keys = keys(lock)?;
+            let make = |_: &_| Call { script: &FORCE, keys: keys.to_vec(), args: args.clone() };
+            let (value, _) = self.router.play(&Keys::of(lock), make).await?;
+            script_calls::forced(&value).and_then(Reply::forced)
         };
-        match text(words.first()) {
-            Some("F") => Ok(Forced::Done),
-            Some("N") => Ok(Forced::NoMatch),
-            _ => Err(told(odd(&Value::Array(words)))),
-        }
+        forced.await.map_err(told)
     }
 
     fn listen(&self, sink: EventSink) {
-        let _ = self.shared.sink.set(sink);
+        self.router.listen(sink);
     }
 
     async fn close(&self) {
-        self.shared.closed.store(true, Ordering::Release);
         self.router.close();
     }
 }
@@ -330,32 +251,27 @@ impl Plain {
                 all.extend(keys(&d.key.lock)?);
                 args.extend([value_of(d.key.req), millis(d.ttl)]);
             }
-            let make = |link: &Link| {
+            let make = |link: &CheckedConnection| {
                 let args = link.agreed.args().into_iter().chain(args.clone()).collect();
                 Call { script: &RENEW, keys: all.clone(), args }
             };
             let (value, link) = self.router.play(&Keys::of(&first.key.lock), make).await?;
-            replicas::wait(&link, &self.shared, shortest).await?;
-            let answers = words(value)?;
-            if answers.len() == due.len() { Ok(answers) } else { Err(odd(&Value::Array(answers))) }
+            self.router.replicated(&link, shortest).await?;
+            match ReplyCursor::of(&value).filter(|words| words.0.len() == due.len()) {
+                Some(mut words) => Ok(due.iter().map(|_| words.key_left()).collect::<Vec<_>>()),
+                None => Err(odd(&value)),
+            }
         };
         let home = Keys::of(&first.key.lock);
-        match self.router.pressing(&self.shared.clock, &home, shortest / 4, play).await {
-            Ok(answers) => answers
-                .iter()
-                .map(|answer| match left(Some(answer)) {
+        match self.router.pressing(&home, shortest / 4, play).await {
+            Ok(left) => left
+                .into_iter()
+                .map(|left| match left {
                     Some(remaining) => Ok(Reply::Renewed { remaining, waiters: 0 }),
                     None => Ok(Reply::Lost(LossReason::Gone)),
                 })
                 .collect(),
             Err(e) => vec![Err(e); due.len()],
         }
-    }
-}
-
-impl Drop for Plain {
-    /// Takes effect at once: connections end, and nothing is connected again.
-    fn drop(&mut self) {
-        self.shared.closed.store(true, Ordering::Release);
     }
 }

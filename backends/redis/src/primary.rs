@@ -1,21 +1,21 @@
 //! Where the primary is: at a fixed address, or wherever the sentinels say.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::{BootInstant, Clock, Error, Kind};
+use distlock_core::{BootInstant, Clock, Error, Kind, Mutex};
 use redis::Value;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::address::{Address, Entry};
-use crate::wire::{Hears, Wire};
+use crate::address::{Address, Credentials};
+use crate::connection::{Connection, Fault, Hears};
 
 /// How long sentinels may still answer once a majority has.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 
-/// How long the word of a sentinel goes before older ones of others. Not for ever: who watches the
-/// service anew counts failovers anew.
+/// How long the highest failover epoch seen overrides lower ones. Not for ever: a sentinel set up
+/// anew restarts its epochs.
 const REMEMBERED: Duration = Duration::from_secs(30);
 
 /// The channel on which a sentinel says that a primary has moved.
@@ -33,7 +33,7 @@ pub(crate) struct Watched {
     name: String,
     sentinels: Vec<Address>,
     /// How the sentinels are entered.
-    entry: Entry,
+    credentials: Credentials,
     /// The latest failover that any sentinel told of, and when it did.
     latest: Mutex<Option<(Word, BootInstant)>>,
 }
@@ -47,14 +47,14 @@ struct Word {
 }
 
 impl Watched {
-    pub(crate) fn new(name: String, sentinels: Vec<Address>, entry: Entry) -> Self {
-        Self { name, sentinels, entry, latest: Mutex::default() }
+    pub(crate) fn new(name: String, sentinels: Vec<Address>, credentials: Credentials) -> Self {
+        Self { name, sentinels, credentials, latest: Mutex::default() }
     }
 
     /// Takes in what a sentinel says; where the primary is by the latest failover known. A sentinel
     /// that answers after another may know less.
     fn learn(&self, word: Word, now: BootInstant) -> Address {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.latest.lock();
         latest.take_if(|(_, heard)| now.since(*heard) > REMEMBERED);
         let (word, heard) = match latest.take() {
             Some((known, heard)) if known.epoch > word.epoch => (known, heard),
@@ -65,28 +65,31 @@ impl Watched {
         address
     }
 
-    /// A connection to one of the sentinels that rings whenever it says that a primary has moved, and
-    /// when it ends.
+    /// A connection to one of the sentinels that notifies `moved` whenever a primary has moved, and when
+    /// it ends.
     pub(crate) async fn listen(
         &self,
         turn: usize,
         clock: &Clock,
         timeout: Duration,
-        bell: Arc<Notify>,
-    ) -> Result<Wire, Error> {
+        moved: Arc<Notify>,
+    ) -> Result<Connection, Error> {
         let address = &self.sentinels[turn % self.sentinels.len()];
-        let hears: Hears = Arc::new(move |_| bell.notify_one());
-        let wire = Wire::open(address, &self.entry, clock, timeout, Some(hears)).await?;
+        let hears: Hears = Arc::new(move |_| moved.notify_one());
+        let wire =
+            Connection::open(address, &self.credentials, clock, timeout, Some(hears)).await?;
         wire.subscribe(SWITCHED).await.map_err(|fault| fault.told())?;
         Ok(wire)
     }
 
     /// Where the primary is, with what the sentinel at the other end of a connection says now.
-    pub(crate) async fn named(&self, wire: &Wire, clock: &Clock) -> Option<Address> {
-        let mut cmd = redis::cmd("SENTINEL");
-        cmd.arg("MASTER").arg(&self.name);
-        let word = word(wire.send(&cmd).await.ok()?)?;
+    pub(crate) async fn named(&self, wire: &Connection, clock: &Clock) -> Option<Address> {
+        let word = word(self.master(wire).await.ok()?)?;
         Some(self.learn(word, clock.now()))
+    }
+
+    async fn master(&self, wire: &Connection) -> Result<Value, Fault> {
+        wire.send(redis::cmd("SENTINEL").arg("MASTER").arg(&self.name)).await
     }
 }
 
@@ -100,32 +103,45 @@ impl PrimaryAddress {
     }
 }
 
+/// Asks servers side by side, and waits for each next answer for at most `timeout`: one that is silent
+/// must not keep back what the others say. A majority elects, so one of it knows: once as many have said
+/// something that `counts`, each next answer has little time left. To be called on the library's thread.
+pub(crate) async fn ask_all<T: Send + 'static>(
+    questions: impl Iterator<Item = impl Future<Output = Result<T, Error>> + Send + 'static>,
+    clock: &Clock,
+    timeout: Duration,
+    counts: impl Fn(&T) -> bool,
+) -> Vec<Result<T, Error>> {
+    #[allow(clippy::disallowed_methods)] // ends with this function, on the library's thread
+    let mut asking: JoinSet<_> = questions.collect();
+    let (asked, mut counted, mut wait, mut answers) = (asking.len(), 0, timeout, Vec::new());
+    while let Some(Some(ended)) = clock.timeout(wait, asking.join_next()).await {
+        // A task that panicked has no answer.
+        let Ok(answer) = ended else { continue };
+        counted += usize::from(answer.as_ref().is_ok_and(&counts));
+        answers.push(answer);
+        if 2 * counted > asked {
+            wait = STRAGGLERS;
+        }
+    }
+    answers
+}
+
 /// Asks every sentinel and believes the one that saw the latest failover: one that was cut off
 /// would name a primary that is none any more.
 async fn find(watched: &Arc<Watched>, clock: &Clock, timeout: Duration) -> Result<Address, Error> {
-    let mut asking = JoinSet::new();
-    for i in 0..watched.sentinels.len() {
+    let sentinels = 0..watched.sentinels.len();
+    let asking = sentinels.map(|i| {
         let (watched, clock) = (watched.clone(), clock.clone());
-        #[allow(clippy::disallowed_methods)] // ends with this function, on the library's thread
-        asking.spawn(async move { ask(&watched, i, &clock, timeout).await });
-    }
-    let (mut latest, mut words, mut strangers, mut trouble) = (None::<Word>, 0, 0, None);
-    let mut wait = timeout;
-    while let Some(Some(answer)) = clock.timeout(wait, asking.join_next()).await {
+        async move { ask(&watched, i, &clock, timeout).await }
+    });
+    let (mut latest, mut strangers, mut trouble) = (None::<Word>, 0, None);
+    for answer in ask_all(asking, clock, timeout, Option::is_some).await {
         match answer {
-            Ok(Ok(Some(word))) => {
-                words += 1;
-                if latest.as_ref().is_none_or(|l| word.epoch > l.epoch) {
-                    latest = Some(word);
-                }
-            }
-            Ok(Ok(None)) => strangers += 1,
-            Ok(Err(e)) => trouble = Some(e),
-            Err(_) => {}
-        }
-        // A majority elects, so one of it knows: no need to wait long for the silent ones.
-        if 2 * words > watched.sentinels.len() {
-            wait = STRAGGLERS;
+            Ok(Some(word)) if latest.as_ref().is_some_and(|l| word.epoch <= l.epoch) => {}
+            Ok(Some(word)) => latest = Some(word),
+            Ok(None) => strangers += 1,
+            Err(e) => trouble = Some(e),
         }
     }
     if let Some(word) = latest {
@@ -161,10 +177,8 @@ async fn ask(
 ) -> Result<Option<Word>, Error> {
     let address = &watched.sentinels[i];
     // Half the time: one that does not answer must leave time for the primary itself.
-    let wire = Wire::open(address, &watched.entry, clock, timeout / 2, None).await?;
-    let mut cmd = redis::cmd("SENTINEL");
-    cmd.arg("MASTER").arg(&watched.name);
-    match wire.send(&cmd).await {
+    let wire = Connection::open(address, &watched.credentials, clock, timeout / 2, None).await?;
+    match watched.master(&wire).await {
         Ok(answer) => Ok(word(answer)),
         Err(fault) if fault.told().message().contains("No such master") => Ok(None),
         Err(fault) => Err(fault.told().store(format!("sentinel at {address}"))),
@@ -177,4 +191,29 @@ fn word(answer: Value) -> Option<Word> {
     let (host, port) = (get("ip")?.to_owned(), get("port")?.parse().ok()?);
     let epoch = get("config-epoch").and_then(|e| e.parse().ok()).unwrap_or(0);
     Some(Word { epoch, address: Address::Tcp { host, port } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_is_counted_once_though_another_task_panics() {
+        let clock = Clock::system();
+        let questions = (0..3).map(|i| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(STRAGGLERS * 2 * i).await;
+                if i == 1 {
+                    // Without the panic hook, which takes time to print a backtrace.
+                    std::panic::resume_unwind(Box::new("a task that panics"));
+                }
+                Ok(i)
+            }
+        });
+        let timeout = Duration::from_secs(60);
+        let answers = ask_all(questions, &clock, timeout, |_| true).await;
+        let told: Vec<u32> = answers.into_iter().flatten().collect();
+        assert_eq!(told, [0, 2], "one of three is no majority: the last has all its time");
+    }
 }

@@ -1,8 +1,8 @@
 //! The quarantine: after a server may have lost locks, nobody is granted one until every lock that
 //! could have been lost has run out.
 //!
-//! 1. Every new connection reads which life of which server it came to: the run, when it started, and
-//!    whom it followed before it was promoted.
+//! 1. Every new connection reads the server's epoch: run id, start time, and the replication id it
+//!    followed before a promotion.
 //! 2. A marker in the store, replicated like the locks, says which life was seen last.
 //! 3. Another life: a lock granted before it began may be missing here. A restart began with the
 //!    server; when a promotion happened is not known, so it counts from now.
@@ -21,15 +21,37 @@ use std::time::Duration;
 use distlock_core::{BootInstant, Clock, Error, Human, Kind};
 use redis::Value;
 
-use crate::call::{Call, Script};
-use crate::keys::PREFIX;
+use crate::connection::{Call, Script};
 use crate::server_info::{Facts, START_ERROR};
 
 static SCRIPT: LazyLock<Script> =
-    LazyLock::new(|| Script::new("epoch", include_str!("epoch.lua").to_owned()));
+    LazyLock::new(|| Script::new("quarantine", include_str!("quarantine.lua").to_owned()));
 
 /// How long the marker outlives the last connected client.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The time in which nothing is granted, if any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quarantine {
+    pub(crate) until: BootInstant,
+    /// Why: a replica was promoted, or the server started.
+    pub(crate) promoted: bool,
+}
+
+impl Quarantine {
+    /// How long it still lasts, and why, in words.
+    pub(crate) fn left(&self, clock: &Clock) -> Option<(Duration, String)> {
+        let left = self.until.since(clock.now());
+        if left.is_zero() {
+            return None;
+        }
+        let what = match self.promoted {
+            true => "a replica was promoted and may lack the latest locks",
+            false => "the server started a moment ago without durable data",
+        };
+        Some((left, format!("{what}: granting in {}", Human(left))))
+    }
+}
 
 /// What the clients of a server agreed on, as its scripts hold them to it: the longest TTL. And how
 /// long a name is remembered, which each may say for itself.
@@ -60,30 +82,8 @@ impl Agreed {
 }
 
 /// The marker's key where there is one server.
-pub(crate) fn marker() -> String {
-    format!("{PREFIX}epoch")
-}
-
-/// The time in which nothing is granted, if any.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Quarantine {
-    until: BootInstant,
-    promoted: bool,
-}
-
-impl Quarantine {
-    /// How long it still lasts, and why, in words.
-    pub(crate) fn left(&self, clock: &Clock) -> Option<(Duration, String)> {
-        let left = self.until.since(clock.now());
-        if left.is_zero() {
-            return None;
-        }
-        let what = match self.promoted {
-            true => "a replica was promoted and may lack the latest locks",
-            false => "the server started a moment ago without durable data",
-        };
-        Some((left, format!("{what}: granting in {}", Human(left))))
-    }
+pub(crate) fn marker(prefix: &str) -> String {
+    format!("{prefix}epoch")
 }
 
 /// The question whether this life of the server is known.

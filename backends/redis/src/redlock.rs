@@ -7,22 +7,20 @@
 //! 3. Otherwise one more than the highest counter is written back, at each node only while the bid
 //!    still owns the lock there.
 //! 4. Whatever fails is undone at every node, and a tombstone stops what comes late.
-//! 5. Waiters stand in every node's line under one ticket, so that all nodes agree on who is next.
+//! 5. Waiters queue at every node under one ticket, so that all nodes agree on the next one.
 //! 6. A node that may have forgotten something grants nothing until all of it has run out.
 
 mod capability;
 #[cfg(test)]
 mod differential;
-mod message;
-mod moves;
-mod names;
+mod keys;
 mod node;
 mod open;
 mod plain;
 mod record;
 mod replies;
+mod script_calls;
 mod scripts;
-mod server;
 
 pub use capability::redlock_capability;
 pub(crate) use open::{SCHEMES, open};

@@ -8,15 +8,15 @@ use std::time::Duration;
 use distlock_core::{BootInstant, Error, Kind};
 use tokio::sync::Mutex;
 
-use crate::link::Link;
-use crate::node::Shared;
+use crate::checked_connection::CheckedConnection;
+use crate::reconnect::Shared;
 
 /// Whatever else goes over the connection waits meanwhile, and calls are bounded in time.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The last question to the replicas over one connection. One at a time: the server would answer
-/// them one after the other anyway, each after its whole time when replicas are missing. Whoever
-/// wrote before it was sent shares its answer.
+/// them one after the other anyway, each after its whole time when replicas are missing. A grant
+/// written before the WAIT was sent shares its reply.
 #[derive(Default)]
 pub(crate) struct Asked(Mutex<Option<Confirmed>>);
 
@@ -29,11 +29,12 @@ struct Confirmed {
 
 /// Waits until as many replicas as are wanted have everything this connection wrote; at most a
 /// tenth of the TTL, and never so long that the connection would seem to be stuck.
-pub(crate) async fn wait(link: &Link, shared: &Shared, ttl: Duration) -> Result<(), Error> {
+pub(crate) async fn wait(
+    link: &CheckedConnection,
+    shared: &Shared,
+    ttl: Duration,
+) -> Result<(), Error> {
     let wanted = shared.options.replicas;
-    if wanted == 0 {
-        return Ok(());
-    }
     let longest = LONGEST.min(shared.options.timeout / 2);
     let within = (ttl / 10).min(longest).max(Duration::from_millis(1));
     let wrote = shared.clock.now();

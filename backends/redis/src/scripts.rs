@@ -7,9 +7,9 @@
 
 use std::sync::LazyLock;
 
-use distlock_core::state::Rules;
+use distlock_core::Rules;
 
-use crate::call::Script;
+use crate::connection::Script;
 
 /// Where a script has its time from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub(crate) const RELEASED_CAP: usize = 8;
 const RELEASED_BYTES: usize = 24;
 /// What is added to the place of a waiter that is passed over. It stands behind all others then,
 /// and the sum is still exact in a double.
-pub(crate) const DEAF: u64 = 4_000_000_000_000_000;
+pub(crate) const UNREACHABLE: u64 = 4_000_000_000_000_000;
 /// At most so many waiters are dropped or tried in one call.
 const STEP: usize = 1000;
 
@@ -51,7 +51,7 @@ fn value(name: &str, source: Source) -> String {
         "STONES" => rules.cancelled_cap as u128,
         "RING" => RELEASED_CAP as u128,
         "RINGBYTES" => (RELEASED_CAP * RELEASED_BYTES) as u128,
-        "DEAF" => u128::from(DEAF),
+        "UNREACHABLE" => u128::from(UNREACHABLE),
         "STEP" => STEP as u128,
         "HOUR" => 3_600_000_000,
         "LEAST" => 120_000_000,
@@ -121,7 +121,7 @@ pub(crate) const FREES: &str = "#!lua flags=allow-oom\n";
 pub(crate) const LOOKS: &str = "#!lua flags=no-writes\n";
 
 /// The keys of a lock that is waited for, without the tombstones.
-const LINE: usize = 4;
+const QUEUE: usize = 4;
 /// The record alone.
 const RECORD: usize = 1;
 
@@ -131,111 +131,38 @@ macro_rules! text {
     };
 }
 
+/// What stands before the rules where there is no usual case.
+const BEGIN: &[&str] =
+    &["local call, pack, unpack = redis.call, struct.pack, struct.unpack\nlocal v\n@NOW\n"];
+/// The rules that every move needs.
+const RULES: &[&str] =
+    text!("rules/record", "rules/queue", "rules/holds", "rules/expire", "rules/promote");
+
 impl Scripts {
     /// Puts the scripts together.
     pub(crate) fn new(source: Source) -> Self {
-        let script = |name, flags: &str, parts: &[&str]| {
-            Script::new(name, flags.to_owned() + &fill(&parts.concat(), source))
+        let script = |name, flags: &str, parts: &[&[&str]]| {
+            Script::new(name, flags.to_owned() + &fill(&parts.concat().concat(), source))
         };
+        let acquire =
+            text!("rules/waiter_heartbeat", "rules/ended", "rules/queue_status", "acquire");
+        let heartbeat = text!("rules/waiter_heartbeat", "rules/queue_status", "heartbeat");
+        let release = text!("rules/ended", "rules/tombstones", "rules/cancel_request", "release");
+        let cancel = text!("rules/ended", "rules/tombstones", "rules/cancel_request", "cancel");
+        let force = text!("rules/ended", "rules/tombstones", "force");
         Self {
-            acquire: script(
-                "acquire",
-                GROWS,
-                text!(
-                    "acquire.fast",
-                    "rules/record",
-                    "rules/line",
-                    "rules/holds",
-                    "rules/time",
-                    "rules/hear",
-                    "rules/promote",
-                    "rules/ended",
-                    "rules/place",
-                    "acquire"
-                ),
-            )
-            .fewer(&[LINE, RECORD]),
-            acquire_many: script("acquire_many", GROWS, text!("acquire.many")),
-            release_many: script("release_many", FREES, text!("release.many")),
-            heartbeat: script(
-                "heartbeat",
-                FREES,
-                text!(
-                    "heartbeat.fast",
-                    "rules/record",
-                    "rules/line",
-                    "rules/holds",
-                    "rules/time",
-                    "rules/hear",
-                    "rules/promote",
-                    "rules/place",
-                    "heartbeat"
-                ),
-            )
-            .fewer(&[LINE]),
-            renew: script(
-                "renew",
-                FREES,
-                text!(
-                    "renew.fast",
-                    "rules/record",
-                    "rules/line",
-                    "rules/holds",
-                    "rules/time",
-                    "rules/promote",
-                    "renew"
-                ),
-            )
-            .fewer(&[LINE, RECORD]),
-            release: script(
-                "release",
-                FREES,
-                text!(
-                    "release.fast",
-                    "rules/record",
-                    "rules/line",
-                    "rules/holds",
-                    "rules/time",
-                    "rules/promote",
-                    "rules/ended",
-                    "rules/spend",
-                    "rules/undo",
-                    "release"
-                ),
-            )
-            .fewer(&[LINE, RECORD]),
-            cancel: script(
-                "cancel",
-                FREES,
-                text!(
-                    "cancel.fast",
-                    "rules/record",
-                    "rules/line",
-                    "rules/holds",
-                    "rules/time",
-                    "rules/promote",
-                    "rules/ended",
-                    "rules/spend",
-                    "rules/undo",
-                    "cancel"
-                ),
-            ),
-            force: script(
-                "force",
-                FREES,
-                text!(
-                    "force.fast",
-                    "rules/record",
-                    "rules/line",
-                    "rules/holds",
-                    "rules/time",
-                    "rules/promote",
-                    "rules/ended",
-                    "rules/spend",
-                    "force"
-                ),
-            ),
-            inspect: script("inspect", LOOKS, text!("inspect")).fewer(&[LINE, RECORD]),
+            acquire: script("acquire", GROWS, &[text!("acquire.fast"), RULES, acquire])
+                .fewer(&[QUEUE, RECORD]),
+            acquire_many: script("acquire_many", GROWS, &[text!("acquire.many")]),
+            release_many: script("release_many", FREES, &[text!("release.many")]),
+            heartbeat: script("heartbeat", FREES, &[BEGIN, RULES, heartbeat]).fewer(&[QUEUE]),
+            renew: script("renew", FREES, &[text!("renew.fast"), RULES, text!("renew")])
+                .fewer(&[QUEUE, RECORD]),
+            release: script("release", FREES, &[text!("release.fast"), RULES, release])
+                .fewer(&[QUEUE, RECORD]),
+            cancel: script("cancel", FREES, &[BEGIN, RULES, cancel]),
+            force: script("force", FREES, &[BEGIN, RULES, force]),
+            inspect: script("inspect", LOOKS, &[text!("inspect")]).fewer(&[QUEUE, RECORD]),
         }
     }
 }

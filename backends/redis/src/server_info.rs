@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use distlock_core::{Error, Kind};
 
+use crate::errors;
+
 /// The sections of `INFO` that matter.
 pub(crate) const SECTIONS: [&str; 5] =
     ["server", "replication", "memory", "persistence", "cluster"];
@@ -16,7 +18,8 @@ pub(crate) const START_ERROR: u64 = 2_500_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     version: (u32, u32),
-    run: String,
+    /// Which run of which server this is.
+    pub(crate) run: String,
     /// The replication id it followed before it was promoted; `None` if it never was a replica.
     followed: Option<String>,
     replica: bool,
@@ -86,11 +89,6 @@ impl Facts {
         self.epoch() == before.epoch() && self.boot <= before.boot + START_ERROR
     }
 
-    /// Which run of which server this is.
-    pub(crate) fn run(&self) -> &str {
-        &self.run
-    }
-
     /// What tells this server's channels from those of others: enough of its run.
     pub(crate) fn home(&self) -> &str {
         self.run.get(..8).unwrap_or(&self.run)
@@ -119,9 +117,7 @@ impl Facts {
                 ));
         }
         if self.replica {
-            return Err(Error::new(Kind::Refused, "this server is a replica: it takes no writes")
-                .transient()
-                .with_hint("name the primary, or use redis+sentinel:// which finds it"));
+            return Err(errors::replica());
         }
         if self.policy != "noeviction" {
             return Err(Error::new(
@@ -134,10 +130,8 @@ impl Facts {
             ));
         }
         match (self.cluster, cluster) {
-            (true, false) => Err(Error::new(Kind::Usage, "this server is one of a cluster")
-                .with_hint("use redis+cluster://")),
-            (false, true) => Err(Error::new(Kind::Usage, "this server is not one of a cluster")
-                .with_hint("use redis://")),
+            (true, false) => Err(errors::in_cluster()),
+            (false, true) => Err(errors::not_in_cluster()),
             _ => Ok(()),
         }
     }

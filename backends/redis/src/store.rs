@@ -2,96 +2,74 @@
 //!
 //! 1. Every move is one script, so one step at the server; it reads the server's clock itself.
 //! 2. A free lock nobody waits for costs one round trip to take and one to give back.
-//! 3. A busy one puts the request in line, with the channel on which its process listens.
+//! 3. A busy one queues the request, with the channel on which its process listens.
 //! 4. A release promotes the head and publishes to its channel; nobody there means that the waiter
 //!    is passed over, but keeps its place.
-//! 5. The woken waiter asks again, which confirms the promotion, and believes that answer.
+//! 5. The library's thread asks again for the waiter, which confirms the promotion; that answer is
+//!    believed.
 //! 6. After a restart or failover that may have lost locks nothing is granted until they have all
 //!    run out (see `quarantine.rs`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use distlock_core::backend::{Ask, Backend, Due, Event, Force, Forced, Key};
-use distlock_core::capability::Capability;
-use distlock_core::contention::ContentionHint;
-use distlock_core::info::Query;
-use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies, Run, Wake, only};
-use distlock_core::lease_driver::LeaseDriver;
-use distlock_core::state::Reply;
-use distlock_core::url::StoreUrl;
-use distlock_core::{Clock, Error, FullName, LockInfo, LossReason, ReqId, Store, Token};
+use distlock_core::lease::only;
+use distlock_core::{
+    Ask, Backend, Capability, Class, Clock, ContentionHint, Due, Error, EventSink, Force, Forced,
+    FullName, Key, LeaseDriver, LeaseStore, LockInfo, Move, Query, Replies, Reply, ReqId, Run,
+    Store, StoreInfo, Token, Wake,
+};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
+use crate::batcher::{self, Combined, Item};
 use crate::capability::capability;
-use crate::combiner::{self, Combined, Item};
+use crate::checked_connection::CheckedConnection;
 use crate::errors;
-use crate::keys::Keys;
-use crate::link::Link;
-use crate::listing::Listing;
-use crate::moves::{self, BATCH, Message};
-use crate::node::Shared;
+use crate::inspect::Listed;
+use crate::keys::{Keys, PREFIX};
 use crate::open::Target;
-use crate::replicas;
 use crate::router::{LEAST, Router};
-use crate::scan;
+use crate::script_calls::{self, BATCH, Message};
+
+/// What is listed: the records of locks.
+const RECORDS: Listed = Listed { prefix: PREFIX, part: "", kind: "string" };
 
 /// A lock, a request and a span: what a batch is made of.
 type Renewable = (Keys, ReqId, Duration);
 
+/// What one call is about, and the places of its answers among those of all calls.
+type Part<T> = (Vec<usize>, Vec<T>);
+
 /// A redis store that answered.
-pub struct Redis {
+pub(crate) struct Redis {
     capability: Capability,
-    site: String,
-    shared: Arc<Shared>,
     router: Router,
-    listing: Listing,
     contention: ContentionHint,
 }
 
 impl Redis {
-    /// Connects to what a URL names, with the script algorithm.
-    ///
-    /// # Errors
-    /// [`Usage`](distlock_core::Kind::Usage) for a URL that cannot be, [`Refused`](distlock_core::Kind::Refused) for a server on which locks
-    /// cannot be kept, [`Credentials`](distlock_core::Kind::Credentials), and whatever keeps the server from answering.
-    ///
-    /// # Cancel safety
-    /// Dropping the future closes what it had opened.
-    pub async fn open(url: StoreUrl) -> Result<Self, Error> {
-        Self::at(&Target::of(url)?).await
-    }
-
-    pub(crate) async fn at(target: &Target) -> Result<Self, Error> {
-        let (shared, router) = target.router(reads);
-        let store = Self {
-            capability: capability(target.kind, &target.options),
-            site: target.site.clone(),
-            shared,
-            router,
-            listing: Listing::default(),
-            contention: ContentionHint::new(Clock::system()),
-        };
-        store.router.greet().await?;
-        Ok(store)
+    pub(crate) async fn at(target: Target) -> Result<Self, Error> {
+        let capability = capability(target.kind, &target.options);
+        let (router, contention) =
+            (target.connect(reads).await?, ContentionHint::new(Clock::system()));
+        Ok(Self { capability, router, contention })
     }
 
     /// With others, if that makes sense and was enough.
     async fn combined(
         &self,
-        link: &Arc<Link>,
+        link: &Arc<CheckedConnection>,
         lock: &FullName,
         item: Item,
     ) -> Result<Option<u64>, Error> {
         if self.contention.lately(lock) {
             return Ok(None);
         }
-        match combiner::combine(link, &self.shared.clock, Keys::of(lock), item).await {
+        match batcher::combine(link, self.router.clock(), Keys::of(lock), item).await {
             Combined::Done(n) => Ok(Some(n)),
             Combined::Alone => Ok(None),
             Combined::Failed(fault) => {
@@ -108,7 +86,7 @@ impl Redis {
             let item = Item::Acquire(ask.clone());
             if let Some(token) = Box::pin(self.combined(link, &ask.lock, item)).await? {
                 let (token, remaining) = (Token::new(token)?, ask.ttl);
-                self.replicated(link, remaining).await?;
+                self.router.replicated(link, remaining).await?;
                 let (block, floor) = (NonZeroU32::MIN, token);
                 return Ok(Reply::Granted { token, block, remaining, waiters: 0, floor });
             }
@@ -125,7 +103,7 @@ impl Redis {
         let keys = Keys::of(&ask.lock);
         loop {
             let link = self.router.link(&keys).await?;
-            if let Some((left, why)) = link.quarantined(&self.shared.clock) {
+            if let Some((left, why)) = link.quarantined(self.router.clock()) {
                 return Err(Error::not_yet(left, why));
             }
             let _room = link.room.acquire().await;
@@ -139,23 +117,15 @@ impl Redis {
     }
 
     async fn ask(&self, keys: Keys, ask: &Ask, wait: Option<Duration>) -> Result<Reply, Error> {
-        let clock = &self.shared.clock;
-        let make = |link: &Link| {
-            let make = || {
-                let Link { via, counted, agreed, .. } = link;
-                moves::acquire(&keys, ask, wait, via, counted, agreed)
-            };
-            link.quarantined(clock).is_none().then(make)
+        let make = |link: &CheckedConnection| {
+            let CheckedConnection { via, counted, agreed, .. } = link;
+            script_calls::acquire(&keys, ask, wait, via, counted, agreed)
         };
-        let (value, link) = self.router.play_if(&keys, make).await?;
-        let Some(value) = value else {
-            let (left, why) = link.quarantined(clock).unwrap_or_default();
-            return Err(Error::not_yet(left, why));
-        };
-        let reply = moves::acquired(&value, ask.ttl)?;
+        let (value, link) = self.router.grant(&keys, make).await?;
+        let reply = script_calls::acquired(&value, ask.ttl)?;
         if let Reply::Granted { remaining, .. } = &reply {
-            // An error says that the outcome is unknown, and whoever asked cancels.
-            self.replicated(&link, *remaining).await?;
+            // An error says that the outcome is unknown, and the driver cancels the request.
+            self.router.replicated(&link, *remaining).await?;
         }
         Ok(reply)
     }
@@ -164,9 +134,11 @@ impl Redis {
         let shortest = waiting.iter().map(|(_, wait)| *wait).min().unwrap_or_default();
         let beats = waiting.iter().map(|(key, wait)| (Keys::of(&key.lock), key.req, *wait));
         let play = |batch: Vec<Renewable>| async move {
-            let make = |link: &Link| moves::heartbeat(&batch, &link.via, &link.counted);
+            let make = |link: &CheckedConnection| {
+                script_calls::heartbeat(&batch, &link.via, &link.counted)
+            };
             let (value, _) = self.router.play(&batch[0].0, make).await?;
-            moves::pulses(&value, batch.len())
+            script_calls::pulses(&value, batch.len())
         };
         self.batched(beats.collect(), |beat| &beat.0, shortest / 4, play).await
     }
@@ -175,10 +147,11 @@ impl Redis {
         let all = due.iter().map(|d| (Keys::of(&d.key.lock), d.key.req, d.ttl));
         let shortest = due.iter().map(|d| d.ttl).min().unwrap_or_default();
         let play = |batch: Vec<Renewable>| async move {
-            let make = |link: &Link| moves::renew(&batch, &link.counted, &link.agreed);
+            let make =
+                |link: &CheckedConnection| script_calls::renew(&batch, &link.counted, &link.agreed);
             let (value, link) = self.router.play(&batch[0].0, make).await?;
-            self.replicated(&link, shortest).await?;
-            moves::renewals(&value, batch.len())
+            self.router.replicated(&link, shortest).await?;
+            script_calls::renewals(&value, batch.len())
         };
         self.batched(all.collect(), |due| &due.0, shortest / 4, play).await
     }
@@ -192,21 +165,27 @@ impl Redis {
             return Ok(Reply::Released);
         }
         let keys = Keys::of(&key.lock);
-        let make = |link: &Link| moves::release(&keys, &key.req, &link.counted);
+        let make = |link: &CheckedConnection| script_calls::release(&keys, &key.req, &link.counted);
         let (value, _) = self.router.play(&keys, make).await?;
-        moves::released(&value)
+        script_calls::released(&value)
     }
 
     async fn cancel(&self, key: &Key) -> Result<Reply, Error> {
         let keys = Keys::of(&key.lock);
-        let make = |link: &Link| moves::cancel(&keys, &key.req, &link.counted);
+        let make = |link: &CheckedConnection| script_calls::cancel(&keys, &key.req, &link.counted);
         let (value, _) = self.router.play(&keys, make).await?;
-        moves::cancelled(&value)
+        script_calls::cancelled(&value)
     }
 
-    /// Waits for the replicas that were asked for.
-    async fn replicated(&self, link: &Link, ttl: Duration) -> Result<(), Error> {
-        replicas::wait(link, &self.shared, ttl).await
+    async fn look(&self, locks: Vec<FullName>) -> Result<Vec<LockInfo>, Error> {
+        let play = |batch: Vec<Keys>| async move {
+            let (value, _) = self.router.play(&batch[0], |_| script_calls::inspect(&batch)).await?;
+            // One answer for the whole batch: which of its locks are in use.
+            Ok(vec![script_calls::inspected(&value, &batch)?])
+        };
+        let (locks, within) = (locks.iter().map(Keys::of), 2 * self.router.shared.options.timeout);
+        let seen = self.batched(locks.collect(), |keys| keys, within, play).await;
+        Ok(seen.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
     }
 
     /// Plays one call per group of locks that may share it, side by side; answers in order. The calls
@@ -223,30 +202,21 @@ impl Redis {
         F: Future<Output = Result<Vec<R>, Error>>,
     {
         let mut answers: Vec<_> = items.iter().map(|_| None).collect();
-        let mut chunks: Vec<Chunk<T>> = Vec::new();
-        // The chunk of each server, and the call of each group, that there is still room in.
-        let (mut open, mut calls) = (HashMap::<u64, usize>::new(), HashMap::new());
+        // By server and chunk; in each the calls, by group.
+        let mut chunks = BTreeMap::<_, BTreeMap<_, Part<T>>>::new();
+        let mut counts = HashMap::<u64, usize>::new();
         for (i, item) in items.into_iter().enumerate() {
             let (shard, group) = (self.router.shard(keys(&item)), self.router.group(keys(&item)));
-            let at = match open.get(&shard) {
-                Some(at) if chunks[*at].len < BATCH => *at,
-                _ => {
-                    chunks.push(Chunk { home: keys(&item).clone(), len: 0, calls: Vec::new() });
-                    open.insert(shard, chunks.len() - 1);
-                    chunks.len() - 1
-                }
-            };
-            let chunk = &mut chunks[at];
-            chunk.len += 1;
-            let call = *calls.entry((at, group.to_owned())).or_insert_with(|| {
-                chunk.calls.push(Default::default());
-                chunk.calls.len() - 1
-            });
-            chunk.calls[call].0.push(i);
-            chunk.calls[call].1.push(item);
+            let (group, count) = (group.to_owned(), counts.entry(shard).or_default());
+            let (places, part) =
+                chunks.entry((shard, *count / BATCH)).or_default().entry(group).or_default();
+            *count += 1;
+            places.push(i);
+            part.push(item);
         }
-        let run = |chunk| self.chunk(chunk, within, &play);
-        for (places, given) in join_all(chunks.into_iter().map(run)).await.into_iter().flatten() {
+        let run =
+            |calls: BTreeMap<_, _>| self.chunk(calls.into_values().collect(), &keys, within, &play);
+        for (places, given) in join_all(chunks.into_values().map(run)).await.into_iter().flatten() {
             match given {
                 Ok(given) => places.iter().zip(given).for_each(|(i, r)| answers[*i] = Some(Ok(r))),
                 Err(e) => places.iter().for_each(|i| answers[*i] = Some(Err(e.clone()))),
@@ -258,17 +228,19 @@ impl Redis {
     /// The calls of one chunk: what each answered, or that it did not in time.
     async fn chunk<T, R, F>(
         &self,
-        chunk: Chunk<T>,
+        calls: Vec<Part<T>>,
+        keys: impl Fn(&T) -> &Keys,
         within: Duration,
         play: impl Fn(Vec<T>) -> F,
     ) -> Vec<(Vec<usize>, Result<Vec<R>, Error>)>
     where
         F: Future<Output = Result<Vec<R>, Error>>,
     {
-        let clock = &self.shared.clock;
+        let clock = self.router.clock();
         let (sent, within) = (clock.now(), within.max(LEAST));
-        let mut answers: Vec<_> = chunk.calls.iter().map(|_| None).collect();
-        let (places, items): (Vec<_>, Vec<_>) = chunk.calls.into_iter().unzip();
+        let home = keys(&calls[0].1[0]).clone();
+        let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
+        let (places, items): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
         let call = |(n, items)| {
             let call = play(items);
             async move { (n, call.await) }
@@ -280,7 +252,7 @@ impl Redis {
             }
         };
         let late = clock.timeout(within, collect).await.is_none();
-        let late = late.then(|| self.router.silent(&chunk.home, sent, within));
+        let late = late.then(|| self.router.silent(&home, sent, within));
         let told = |answer: Option<_>| match (answer, &late) {
             (Some(answer), _) => answer,
             (None, Some(late)) => Err(late.clone()),
@@ -290,22 +262,8 @@ impl Redis {
     }
 }
 
-/// Calls to one server that are bounded together.
-struct Chunk<T> {
-    /// A lock of that server.
-    home: Keys,
-    len: usize,
-    /// The places of the answers, and what the call is about.
-    calls: Vec<(Vec<usize>, Vec<T>)>,
-}
-
 fn reads(message: &[u8]) -> Option<Wake> {
-    let Message { kind, key } = Message::parse(message)?;
-    Some(match kind {
-        moves::Kind::Turn => Wake::Turn(key.req),
-        moves::Kind::Contended => Wake::Event(Event::Contended(key)),
-        moves::Kind::Revoked => Wake::Event(Event::Lost(key, LossReason::Revoked)),
-    })
+    Message::parse(message, Keys::lock_of).map(Message::wake)
 }
 
 impl Store for Redis {
@@ -315,16 +273,12 @@ impl Store for Redis {
 }
 
 impl LeaseStore for Redis {
-    fn capability(&self) -> &Capability {
-        &self.capability
-    }
-
-    fn site(&self) -> &str {
-        &self.site
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.shared.clock
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo {
+            capability: &self.capability,
+            site: &self.router.site,
+            clock: self.router.clock(),
+        }
     }
 
     fn ends_in_time(&self) -> bool {
@@ -361,8 +315,7 @@ impl LeaseStore for Redis {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        let told = |e: Error| e.during("inspect").store(&self.site);
-        self.look(query).await.map_err(told)
+        self.router.inspect(query, &RECORDS, |locks| self.look(locks)).await
     }
 
     async fn force(
@@ -372,70 +325,18 @@ impl LeaseStore for Redis {
         how: Force,
     ) -> Result<Forced, Error> {
         let keys = Keys::of(lock);
-        let played = self.router.play(&keys, |l| moves::force(&keys, token, how, &l.counted)).await;
-        let forced = played.and_then(|(value, _)| moves::forced(&value)).and_then(Reply::forced);
-        forced.map_err(|e| e.during("force").lock(lock).store(&self.site))
+        let played =
+            self.router.play(&keys, |l| script_calls::force(&keys, token, how, &l.counted)).await;
+        let forced =
+            played.and_then(|(value, _)| script_calls::forced(&value)).and_then(Reply::forced);
+        forced.map_err(|e| e.during("force").lock(lock).store(&self.router.site))
     }
 
     fn listen(&self, sink: EventSink) {
-        let _ = self.shared.sink.set(sink);
+        self.router.listen(sink);
     }
 
     async fn close(&self) {
-        self.shared.closed.store(true, Ordering::Release);
         self.router.close();
-    }
-}
-
-impl Redis {
-    async fn look(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        let names = match query {
-            Query::Name(lock) => vec![lock.clone()],
-            Query::Prefix { space, prefix, after, .. } => {
-                let scan = async {
-                    let mut names = Vec::new();
-                    for node in self.router.all().await? {
-                        names.extend(scan::scan(&node, space, prefix, ("", "string")).await?);
-                    }
-                    Ok(names)
-                };
-                let page = (space, prefix.as_str(), after.as_ref());
-                self.listing.names(&self.shared.clock, page, scan).await?
-            }
-        };
-        let limit = match query {
-            Query::Name(_) => 1,
-            Query::Prefix { limit, .. } => *limit,
-        };
-        let mut found = Vec::new();
-        // A record stays for a day after its last use: most of what was found may be free.
-        for names in names.chunks(BATCH) {
-            let play = |batch: Vec<Keys>| async move {
-                let (value, _) = self.router.play(&batch[0], |_| moves::inspect(&batch)).await?;
-                // One answer for the whole batch: which of its locks are in use.
-                Ok(vec![moves::inspected(&value, &batch)?])
-            };
-            let (names, within) =
-                (names.iter().map(Keys::of).collect(), 2 * self.shared.options.timeout);
-            for seen in self.batched(names, |keys| keys, within, play).await {
-                found.extend(seen?);
-            }
-            if found.len() >= limit {
-                break;
-            }
-        }
-        found.sort_by(|a, b| a.lock.cmp(&b.lock));
-        found.truncate(limit);
-        if let (Query::Prefix { prefix, .. }, Some(last)) = (query, found.get(limit - 1)) {
-            self.listing.keep(&self.shared.clock, prefix, &last.lock, &names);
-        }
-        Ok(found)
-    }
-}
-
-impl Drop for Redis {
-    /// Takes effect at once: connections end, and nothing is connected again.
-    fn drop(&mut self) {
-        self.shared.closed.store(true, Ordering::Release);
     }
 }

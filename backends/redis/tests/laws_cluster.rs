@@ -38,7 +38,11 @@ fn start() -> Result<Cluster, Error> {
 }
 
 fn suite() -> Suite {
-    let options = RedisOptions::new().quarantine(false).max_ttl(Duration::from_secs(3600));
+    let options = RedisOptions {
+        quarantine: false,
+        max_ttl: Duration::from_secs(3600),
+        ..RedisOptions::default()
+    };
     Suite::by_url(
         capability(Kind::Cluster, &options),
         |_| {

@@ -11,10 +11,12 @@ suite!(
     Suite::by_url(
         capability(
             Kind::Single,
-            &RedisOptions::new()
-                .algorithm(Algorithm::Plain)
-                .quarantine(false)
-                .max_ttl(Duration::from_secs(3600))
+            &RedisOptions {
+                algorithm: Algorithm::Plain,
+                quarantine: false,
+                max_ttl: Duration::from_secs(3600),
+                ..RedisOptions::default()
+            }
         ),
         |_| Box::pin(async {
             let server = Server::start(redis()).await?;

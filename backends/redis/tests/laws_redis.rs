@@ -11,7 +11,11 @@ suite!(
     Suite::by_url(
         capability(
             Kind::Single,
-            &RedisOptions::new().quarantine(false).max_ttl(Duration::from_secs(3600))
+            &RedisOptions {
+                quarantine: false,
+                max_ttl: Duration::from_secs(3600),
+                ..RedisOptions::default()
+            }
         ),
         |_| Box::pin(async {
             let server = Server::start(redis()).await?;

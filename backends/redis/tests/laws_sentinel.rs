@@ -48,7 +48,11 @@ async fn share(site: &StoreUnderTest) -> Wire {
 }
 
 fn suite() -> Suite {
-    let options = RedisOptions::new().quarantine(false).max_ttl(Duration::from_secs(3600));
+    let options = RedisOptions {
+        quarantine: false,
+        max_ttl: Duration::from_secs(3600),
+        ..RedisOptions::default()
+    };
     Suite::by_url(
         capability(Kind::Sentinel, &options),
         |_| {

@@ -24,7 +24,10 @@ fn main() -> ExitCode {
     }
     distlock_testkit::run(
         Suite::by_url(
-            capability(Kind::Single, &RedisOptions::new().max_ttl(Duration::from_secs(3600))),
+            capability(
+                Kind::Single,
+                &RedisOptions { max_ttl: Duration::from_secs(3600), ..RedisOptions::default() },
+            ),
             |_| {
                 Box::pin(async {
                     let certs = Certs::new()?;

@@ -37,9 +37,7 @@ impl Files {
     /// Those at the path now; a missing one is no file's number.
     pub(crate) fn at(file: &Path) -> Self {
         let number = |p: &Path| fs::metadata(p).map_or((0, 0), |m| (m.dev(), m.ino()));
-        let mut shm = file.to_owned().into_os_string();
-        shm.push("-shm");
-        Self { db: number(file), shm: number(Path::new(&shm)) }
+        Self { db: number(file), shm: number(&beside(file, "-shm")) }
     }
 }
 
@@ -101,16 +99,13 @@ impl DatabaseFile {
         // SQLite finds the log and the locks by the file's name: under a second name there would
         // be others, and two who hold the same lock.
         if meta.nlink() > 1 || is_mounted(&file) {
-            return Err(Error::new(
-                Kind::Refused,
-                format!("{} is known by a second name", file.display()),
-            )
-            .with_hint("remove the other hard links; mount its directory, not the file alone"));
+            let fault = format!("{} is known by a second name", file.display());
+            return Err(Error::new(Kind::Refused, fault).with_hint(
+                "remove the other hard links; mount its directory, not the file alone",
+            ));
         }
         let volatile = LocalFs::of(&file)?.volatile;
-        let mut sockets = file.clone().into_os_string();
-        sockets.push(".distlock");
-        Ok(Self { file, sockets: sockets.into(), volatile })
+        Ok(Self { sockets: beside(&file, ".distlock"), file, volatile })
     }
 }
 
@@ -118,11 +113,15 @@ impl DatabaseFile {
 /// by their names, and follows links.
 fn is_private(file: &Path) -> Result<(), Error> {
     private_dir(file.parent().unwrap_or(Path::new("/")))?;
-    ["", "-wal", "-shm", "-journal", ".distlock"].into_iter().try_for_each(|suffix| {
-        let mut beside = file.to_owned().into_os_string();
-        beside.push(suffix);
-        own_entry(Path::new(&beside))
-    })
+    let suffixes = ["", "-wal", "-shm", "-journal", ".distlock"];
+    suffixes.into_iter().try_for_each(|suffix| own_entry(&beside(file, suffix)))
+}
+
+/// The path of the file that SQLite or this store keeps beside the database under a suffix.
+pub(crate) fn beside(file: &Path, suffix: &str) -> PathBuf {
+    let mut path = file.to_owned().into_os_string();
+    path.push(suffix);
+    path.into()
 }
 
 /// Nobody has used a lock here yet, or it is another path that is meant.

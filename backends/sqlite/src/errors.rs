@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use distlock_core::{Error, Kind};
+use distlock_core::{Error, FullName, Kind};
 use rusqlite::ErrorCode;
 use rustix::io::Errno;
 
@@ -60,4 +60,20 @@ pub(crate) fn passing(e: &rusqlite::Error) -> bool {
                 | ErrorCode::SchemaChanged
         )
     )
+}
+
+/// Whether a value in a row cannot be decoded.
+pub(crate) fn is_damaged(e: &rusqlite::Error) -> bool {
+    matches!(e, rusqlite::Error::FromSqlConversionFailure(..))
+}
+
+/// The error of a lock whose row cannot be decoded.
+pub(crate) fn damaged(lock: &FullName, e: rusqlite::Error) -> Error {
+    Error::new(Kind::Layout, "the row of this lock cannot be decoded")
+        .with_hint(
+            "with the sqlite3 shell: UPDATE meta SET floor = max(floor, (SELECT max(hi) FROM \
+             locks)); then DELETE the row from locks",
+        )
+        .lock(lock)
+        .because(e)
 }

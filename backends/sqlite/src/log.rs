@@ -2,7 +2,7 @@
 //!
 //! SQLite starts the log over only when a writer comes just after everything was copied into the
 //! database. Under a steady load of several processes that moment never comes: eight of them wrote
-//! 20 MB a second. So whoever finds it too long stops the others for a moment and empties it.
+//! 20 MB a second. So a process that finds it too long stops the others for a moment and empties it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
+use crate::database_file::beside;
 use crate::schema::impatiently;
 
 /// What is too long: four times what SQLite aims at.
@@ -29,9 +30,7 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn of(file: &Path) -> Self {
-        let mut path = file.to_owned().into_os_string();
-        path.push("-wal");
-        Self { path: path.into(), wait: LOOK }
+        Self { path: beside(file, "-wal"), wait: LOOK }
     }
 
     /// To be called after each transaction.

@@ -15,17 +15,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use distlock_core::backend::{Event, Key};
-use distlock_core::lease::{EventSink, Wake};
-use distlock_core::state::Effects;
-use distlock_core::{Error, FullName, Kind, LossReason, ReqId, engine};
+use distlock_core::{
+    Effects, Error, Event, EventSink, FullName, Key, Kind, LossReason, ReqId, Wake, engine,
+};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-/// At most this many notes in a datagram: with the longest names that is below [`LETTER`].
+/// At most this many notes in a datagram: with the longest names that is below [`MAX_DATAGRAM`].
 const NOTES: usize = 32;
 /// The room for one datagram.
-const LETTER: usize = 96 * 1024;
+const MAX_DATAGRAM: usize = 96 * 1024;
 /// A reader that is alive empties a full socket within this.
 const FULL: (u32, Duration) = (20, Duration::from_micros(250));
 
@@ -77,14 +76,6 @@ struct Home {
 /// The sessions that were not reached, and whether they are gone for ever.
 pub(crate) type Silent = HashMap<String, bool>;
 
-enum Sent {
-    Heard,
-    /// Nobody reads that socket, and nobody ever will.
-    Dead,
-    /// Somebody should, and does not now.
-    Deaf,
-}
-
 impl PeerSocket {
     /// Binds a socket for a new session and starts the thread that reads it.
     pub(crate) fn open(dir: &Path) -> Result<Arc<Self>, Error> {
@@ -131,7 +122,7 @@ impl PeerSocket {
             Ok(home) => {
                 tracing::warn!(path = %self.path.display(), "our socket was removed; made anew");
                 slot.replace(home).into_iter().for_each(|old| old.end());
-                // Whoever could not reach us meanwhile has given up.
+                // Peers that could not reach this process meanwhile have given up.
                 self.sink.get().into_iter().for_each(|sink| sink(Wake::Everybody));
                 true
             }
@@ -157,7 +148,7 @@ impl PeerSocket {
     }
 
     /// Tells everybody; answers with the promotions that reached nobody, and whether for ever.
-    /// Who was not reached is not tried again in the same round.
+    /// A peer that was not reached is not tried again in the same round.
     pub(crate) fn deliver(
         &self,
         effects: Vec<(FullName, Effects)>,
@@ -184,14 +175,10 @@ impl PeerSocket {
             }
             while !notes.is_empty() {
                 let rest = notes.split_off(notes.len().min(NOTES));
-                let gone = silent.get(&via).copied().or_else(|| match self.send(&via, &notes) {
-                    Sent::Heard => None,
-                    Sent::Dead => Some(true),
-                    // A full socket is no proof of death: it keeps its place in line and is passed
-                    // over until it is heard of. Leaving it the claim would keep all others
-                    // waiting for that long, and then cost it its place.
-                    Sent::Deaf => Some(false),
-                });
+                let gone = silent.get(&via).copied().or_else(|| self.send(&via, &notes).err());
+                // A full socket is no proof of death: it keeps its place in the queue and is passed
+                // over until it is heard of. Leaving it the claim would keep all others waiting for
+                // that long, and then cost it its place.
                 if let Some(gone) = gone {
                     silent.insert(via.clone(), gone);
                     let turns = notes.into_iter().filter(|n| n.what == What::Turn);
@@ -212,28 +199,28 @@ impl PeerSocket {
         }
     }
 
-    fn send(&self, via: &str, notes: &[Note]) -> Sent {
+    /// Sends notes to a session. The error is whether its socket is dead: nobody reads it, and nobody
+    /// ever will. Else somebody should, and does not now.
+    fn send(&self, via: &str, notes: &[Note]) -> Result<(), bool> {
         // What is no session of ours is no path either.
-        if via.parse::<ReqId>().is_err() {
-            return Sent::Deaf;
-        }
-        let Ok(letter) = serde_json::to_vec(notes) else { return Sent::Deaf };
+        via.parse::<ReqId>().map_err(|_| false)?;
+        let datagram = serde_json::to_vec(notes).map_err(|_| false)?;
         let (tries, nap) = FULL;
         for _ in 0..tries {
-            let Some(home) = self.home() else { return Sent::Deaf };
-            match self.out.send_to(&letter, within(&home.dir, &socket(via))) {
-                Ok(_) => return Sent::Heard,
+            let home = self.home().ok_or(false)?;
+            match self.out.send_to(&datagram, within(&home.dir, &socket(via))) {
+                Ok(_) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::park_timeout(nap),
                 // Not in a directory that is not the one any more.
                 Err(e) if e.kind() == io::ErrorKind::NotFound && self.heal() => {}
-                Err(e) if is_dead(&e) => return Sent::Dead,
+                Err(e) if is_dead(&e) => return Err(true),
                 Err(e) => {
                     tracing::warn!(error = %e, session = via, "a wake-up could not be sent");
-                    return Sent::Deaf;
+                    return Err(false);
                 }
             }
         }
-        Sent::Deaf
+        Err(false)
     }
 }
 
@@ -309,11 +296,11 @@ fn within(dir: &OwnedFd, name: &str) -> PathBuf {
 
 /// Reads until it is ended.
 fn listen(home: &Home, sink: &OnceLock<EventSink>) {
-    let mut letter = vec![0; LETTER];
+    let mut datagram = vec![0; MAX_DATAGRAM];
     loop {
-        match home.inbox.recv(&mut letter) {
+        match home.inbox.recv(&mut datagram) {
             _ if home.over.load(Ordering::Acquire) => return,
-            Ok(n) => match serde_json::from_slice::<Vec<Note>>(&letter[..n]) {
+            Ok(n) => match serde_json::from_slice::<Vec<Note>>(&datagram[..n]) {
                 Ok(notes) => {
                     if let Some(sink) = sink.get() {
                         notes.into_iter().for_each(|n| sink(n.wake()));
@@ -378,6 +365,6 @@ mod tests {
         };
         let note = || Note { what: What::Contended, lock: lock.clone(), req: ReqId::random() };
         let notes: Vec<Note> = (0..NOTES).map(|_| note()).collect();
-        assert!(serde_json::to_vec(&notes).unwrap().len() < LETTER);
+        assert!(serde_json::to_vec(&notes).unwrap().len() < MAX_DATAGRAM);
     }
 }

@@ -1,7 +1,7 @@
 //! How a connection is opened, and the layout of the file.
 //!
-//! One row a lock, its state as JSON so that the `sqlite3` shell can read it; one row a tombstone; one
-//! row about the whole. `hi` and `touched` stand beside the state so that the sweep need not decode it.
+//! One row a lock, a waiter and a tombstone each, with JSON in them so that the `sqlite3` shell can read
+//! it; one row about the whole.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -14,12 +14,12 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::database_file::absent;
 use crate::errors::{passing, trouble};
-use crate::tombstones;
+use crate::{lock_row, tombstones, waiters};
 
 /// Marks the file as ours ("dstl").
 const APPLICATION: i32 = 0x6473_746C;
 /// The layout written here.
-const LAYOUT: i32 = 2;
+const LAYOUT: i32 = 3;
 /// How long to wait for another process's transaction.
 pub(crate) const BUSY: Duration = Duration::from_secs(9);
 /// How long a process that only looks waits for one that makes the tables.
@@ -38,15 +38,7 @@ const TABLES: &str = "
         ceiling INTEGER NOT NULL,  -- no token told under synchronous=NORMAL is above it
         swept_space TEXT NOT NULL, -- the sweep goes on after this row
         swept_name  TEXT NOT NULL
-    ) STRICT;
-    CREATE TABLE lock (
-        space   TEXT NOT NULL,
-        name    TEXT NOT NULL,
-        hi      INTEGER NOT NULL,  -- the highest token, as in the state
-        touched INTEGER NOT NULL,  -- when it was last written, on the lease clock
-        state   TEXT NOT NULL,     -- JSON
-        PRIMARY KEY (space, name)
-    ) STRICT, WITHOUT ROWID;";
+    ) STRICT;";
 
 thread_local! {
     /// How long the statement that this thread runs waits for other processes. Here and not in a
@@ -74,9 +66,16 @@ pub(crate) fn connect(file: &Path, boot: &Boot, create: bool) -> Result<Connecti
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(wrong)?;
     conn.set_prepared_statement_cache_capacity(32);
     // Lock rows are small and hot; SQLite's own two megabytes a connection would be mostly idle.
-    conn.pragma_update(None, "cache_size", -256).map_err(wrong)?;
-    retried(|| layout(&conn, file, boot, create)).map_err(|e| e.unwrap_or_else(wrong))?;
+    conn.pragma_update(None, "cache_size", -64).map_err(wrong)?;
+    retried(|| layout(&conn, file, boot, create)).map_err(wrong)??;
     Ok(conn)
+}
+
+/// The table of the locks, for a client that only looks. To be called in the transaction that reads it:
+/// another process may migrate the file at any time.
+pub(crate) fn table(conn: &Connection) -> rusqlite::Result<&'static str> {
+    let version: i32 = conn.pragma_query_value(None, "user_version", |r| r.get(0))?;
+    Ok(if version < LAYOUT { lock_row::OLD_TABLE } else { lock_row::LOCKS })
 }
 
 /// The busy handler: waits for another's lock in naps, and says whether to look again.
@@ -92,39 +91,20 @@ fn nap(n: i32) -> bool {
     clock.now().since(SINCE.get()) < PATIENCE.get()
 }
 
-/// An error of ours, or one of SQLite's that is still to be told.
-pub(crate) enum Fault {
-    Ours(Error),
-    /// There are no tables, and none are to be made. Somebody may be making them.
-    NoTables(Error),
-    Sqlite(rusqlite::Error),
-}
-
-impl Fault {
-    fn unwrap_or_else(self, f: impl FnOnce(rusqlite::Error) -> Error) -> Error {
-        match self {
-            Fault::Ours(e) | Fault::NoTables(e) => e,
-            Fault::Sqlite(e) => f(e),
-        }
-    }
-}
-
-impl From<rusqlite::Error> for Fault {
-    fn from(e: rusqlite::Error) -> Self {
-        Fault::Sqlite(e)
-    }
-}
+/// What the layout says: SQLite's error outside, ours inside.
+type Layout = rusqlite::Result<Result<(), Error>>;
 
 /// Repeats what loses against another process that opens the same file: the switch to the
 /// write-ahead log answers "busy" without asking the busy handler.
-fn retried(mut work: impl FnMut() -> Result<(), Fault>) -> Result<(), Fault> {
+fn retried(mut work: impl FnMut() -> Layout) -> Layout {
     let clock = Clock::system();
     let start = clock.now();
     loop {
         let done = work();
         let most = match &done {
-            Err(Fault::Sqlite(e)) if passing(e) => BUSY,
-            Err(Fault::NoTables(_)) => MAKING,
+            Err(e) if passing(e) => BUSY,
+            // There are no tables, and none are to be made. Somebody may be making them.
+            Ok(Err(e)) if e.kind() == Kind::Unreachable => MAKING,
             _ => Duration::ZERO,
         };
         if clock.now().since(start) >= most {
@@ -145,7 +125,7 @@ fn header(conn: &Connection) -> rusqlite::Result<(i32, i32, i64)> {
     ))
 }
 
-fn layout(conn: &Connection, file: &Path, boot: &Boot, create: bool) -> Result<(), Fault> {
+fn layout(conn: &Connection, file: &Path, boot: &Boot, create: bool) -> Layout {
     // One snapshot: somebody may be making the tables right now.
     conn.execute_batch("BEGIN")?;
     let read = header(conn);
@@ -153,35 +133,35 @@ fn layout(conn: &Connection, file: &Path, boot: &Boot, create: bool) -> Result<(
     let (application, version, tables) = read?;
     let ours = application == APPLICATION;
     if ours && version > LAYOUT {
-        return Err(Fault::Ours(
-            Error::new(Kind::Layout, format!("the database has the newer layout {version}"))
-                .with_hint(format!("this build knows layout {LAYOUT}: upgrade distlock")),
-        ));
+        let newer = format!("the database has the newer layout {version}");
+        return Ok(Err(Error::new(Kind::Layout, newer)
+            .with_hint(format!("this build knows layout {LAYOUT}: upgrade distlock"))));
     }
     if !ours && tables > 0 {
-        return Err(Fault::Ours(
-            Error::new(Kind::Layout, "this is a database of another program")
-                .with_hint("give the locks a file of their own"),
-        ));
+        return Ok(Err(Error::new(Kind::Layout, "this is a database of another program")
+            .with_hint("give the locks a file of their own")));
     }
     if !ours && !create {
-        return Err(Fault::NoTables(absent(file)));
+        return Ok(Err(absent(file)));
     }
     let mode: String = conn.pragma_query_value(None, "journal_mode", |r| r.get(0))?;
     if mode != "wal" {
         conn.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
     }
-    // Who only looks needs nothing that a newer layout adds.
+    // A client that only looks changes nothing, and can read every layout.
     if ours && (version == LAYOUT || !create) {
-        return Ok(());
+        return Ok(Ok(()));
     }
     conn.execute_batch("BEGIN IMMEDIATE")?;
     let made = make(conn, boot);
     conn.execute_batch(if made.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
-    Ok(made?)
+    made.map(Ok)
 }
 
-/// Inside the write lock: whoever comes second finds it done.
+/// Makes or migrates the tables under the write lock; another process may have done it by then.
+///
+/// Migration renames the tables, so that a process of an older build that has the file open fails
+/// instead of writing the old way. Rows are rewritten when their lock is next used.
 fn make(conn: &Connection, boot: &Boot) -> rusqlite::Result<()> {
     let version: i32 = conn.pragma_query_value(None, "user_version", |r| r.get(0))?;
     if version == LAYOUT {
@@ -189,11 +169,18 @@ fn make(conn: &Connection, boot: &Boot) -> rusqlite::Result<()> {
     }
     if version == 0 {
         conn.execute_batch(TABLES)?;
+        conn.execute_batch(lock_row::TABLE)?;
         let meta = "INSERT INTO meta VALUES (1, ?1, ?2, 0, 0, '', '')";
         conn.execute(meta, [&boot.id, &boot.shift])?;
         conn.pragma_update(None, "application_id", APPLICATION)?;
+    } else {
+        conn.execute_batch(lock_row::MIGRATE)?;
     }
-    // Layout 1 kept the tombstones in the states: the next move of a lock puts its own here.
-    conn.execute_batch(tombstones::TABLE)?;
+    if version == 2 {
+        conn.execute_batch("ALTER TABLE spent RENAME TO tombstones")?;
+    } else {
+        conn.execute_batch(tombstones::TABLE)?;
+    }
+    conn.execute_batch(waiters::TABLE)?;
     conn.pragma_update(None, "user_version", LAYOUT)
 }

@@ -1,27 +1,27 @@
 //! Tombstones: the cancelled requests of a lock, which must never come back.
 //!
-//! They stand in a table of their own, because there may be thousands and a move concerns one: the
-//! state that is read and written at each move has only what the move's own request left behind.
-//! The few released requests that are remembered stay in the state.
+//! They have a table of their own, because there may be thousands and a move concerns one: the state that
+//! is read and written at each move has only the tombstone of the move's own request. The few released
+//! requests that are remembered stay in the state.
 
 use std::collections::HashMap;
 
-use distlock_core::state::{End, LockState, Micros, Op, Tombstone};
-use distlock_core::{FullName, ReqId};
+use distlock_core::state::{End, Tombstone};
+use distlock_core::{FullName, LockState, Micros, Op, ReqId};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::transaction::{signed, unsigned};
 
 /// The table and the index by which the sweep finds what is over.
 pub(crate) const TABLE: &str = "
-    CREATE TABLE spent (
+    CREATE TABLE tombstones (
         space TEXT NOT NULL,
         name  TEXT NOT NULL,
         req   TEXT NOT NULL,     -- a cancelled request
         until INTEGER NOT NULL,  -- remembered until then, on the lease clock
         PRIMARY KEY (space, name, req)
     ) STRICT, WITHOUT ROWID;
-    CREATE INDEX spent_until ON spent (until);";
+    CREATE INDEX tombstones_until ON tombstones (until);";
 
 /// How many tombstones that are over a transaction removes for each one it adds.
 const SWEEP: usize = 2;
@@ -40,13 +40,13 @@ impl Tombstones {
         op: &Op,
     ) -> rusqlite::Result<()> {
         let Some(req) = subject(op).filter(|req| !self.0.contains_key(req)) else { return Ok(()) };
-        let sql = "SELECT until FROM spent WHERE space = ?1 AND name = ?2 AND req = ?3";
+        let sql = "SELECT until FROM tombstones WHERE space = ?1 AND name = ?2 AND req = ?3";
         let key = params![lock.space.as_str(), lock.name.as_str(), req.to_string()];
         let found: Option<i64> =
             conn.prepare_cached(sql)?.query_row(key, |r| r.get(0)).optional()?;
         let until = found.map(|until| Micros(unsigned(until)));
         self.0.insert(req, until);
-        if let Some(until) = until.filter(|_| !state.tombstones.iter().any(|s| s.req == req)) {
+        if let Some(until) = until.filter(|_| !state.tombstones.iter().any(|t| t.req == req)) {
             state.tombstones.push_back(Tombstone { req, end: End::Cancelled, until });
         }
         Ok(())
@@ -65,20 +65,21 @@ impl Tombstones {
         }
         let (space, name) = (lock.space.as_str(), lock.name.as_str());
         let mut added = 0;
-        let sql = "INSERT INTO spent (space, name, req, until) VALUES (?1, ?2, ?3, ?4)
+        let sql = "INSERT INTO tombstones (space, name, req, until) VALUES (?1, ?2, ?3, ?4)
                    ON CONFLICT DO UPDATE SET until = ?4";
         let mut put = conn.prepare_cached(sql)?;
-        for tomb in state.tombstones.iter().filter(|s| !released(s)) {
-            if self.0.get(&tomb.req) != Some(&Some(tomb.until)) {
-                put.execute(params![space, name, tomb.req.to_string(), signed(tomb.until.0)])?;
+        for tombstone in state.tombstones.iter().filter(|t| !released(t)) {
+            if self.0.get(&tombstone.req) != Some(&Some(tombstone.until)) {
+                let (req, until) = (tombstone.req.to_string(), signed(tombstone.until.0));
+                put.execute(params![space, name, req, until])?;
                 added += 1;
             }
         }
         // What time or a step took out of the state.
-        let mut remove =
-            conn.prepare_cached("DELETE FROM spent WHERE space = ?1 AND name = ?2 AND req = ?3")?;
+        let mut remove = conn
+            .prepare_cached("DELETE FROM tombstones WHERE space = ?1 AND name = ?2 AND req = ?3")?;
         for (req, _) in self.0.iter().filter(|(_, was)| was.is_some()) {
-            if !state.tombstones.iter().any(|s| s.req == *req && !released(s)) {
+            if !state.tombstones.iter().any(|t| t.req == *req && !released(t)) {
                 remove.execute(params![space, name, req.to_string()])?;
             }
         }
@@ -93,14 +94,12 @@ pub(crate) fn sweep(conn: &Connection, now: Micros, added: usize) -> rusqlite::R
         return Ok(());
     }
     let most = i64::try_from(SWEEP * added).unwrap_or(i64::MAX);
-    let over = "SELECT space, name, req FROM spent WHERE until <= ?1 ORDER BY until LIMIT ?2";
+    let over = "SELECT space, name, req FROM tombstones WHERE until <= ?1 ORDER BY until LIMIT ?2";
     let mut over = conn.prepare_cached(over)?;
-    let row = |r: &rusqlite::Row<'_>| -> rusqlite::Result<[String; 3]> {
-        Ok([r.get(0)?, r.get(1)?, r.get(2)?])
-    };
+    let row = |r: &rusqlite::Row<'_>| Ok([r.get(0)?, r.get(1)?, r.get(2)?]);
     let rows: Vec<[String; 3]> =
         over.query_map(params![signed(now.0), most], row)?.collect::<Result<_, _>>()?;
-    let sql = "DELETE FROM spent WHERE space = ?1 AND name = ?2 AND req = ?3";
+    let sql = "DELETE FROM tombstones WHERE space = ?1 AND name = ?2 AND req = ?3";
     let mut remove = conn.prepare_cached(sql)?;
     rows.into_iter().try_for_each(|key| remove.execute(key).map(drop))
 }
@@ -115,6 +114,6 @@ fn subject(op: &Op) -> Option<ReqId> {
     }
 }
 
-fn released(spent: &Tombstone) -> bool {
-    spent.end == End::Released
+fn released(tombstone: &Tombstone) -> bool {
+    tombstone.end == End::Released
 }

@@ -1,26 +1,30 @@
 //! One transaction: read, step, write.
 //!
-//! `begin` takes the write lock; `finish` runs every move on the states, each decoded and encoded
-//! once, and commits. Time is read in between, when nobody else can write.
+//! `begin` takes the write lock; `finish` runs every move on the states, each read and written once,
+//! and commits. Time is read in between, when nobody else can write.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::host::Boot;
-use distlock_core::info::{LockInfo, Query};
-use distlock_core::state::{Effects, LockState, Micros, Now, Op, Reply, Rules};
-use distlock_core::{Clock, Error, FullName, Kind, Name};
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use distlock_core::state::Now;
+use distlock_core::{
+    Clock, Effects, Error, FullName, Kind, LockState, Micros, Mutex, Op, Reply, Rules,
+};
+use rusqlite::{Connection, params};
 
 use crate::database_file::{DatabaseFile, Files};
-use crate::errors::trouble;
+use crate::errors::{damaged, is_damaged, trouble};
+use crate::lock_row::{LOCKS, LockRow};
 use crate::log::Log;
 use crate::options::Sync;
 use crate::peer_socket::Silent;
 use crate::schema;
 use crate::sweep::Sweep;
-use crate::tombstones::{self, Tombstones};
+use crate::tombstones;
+use crate::waiters::LongQueues;
 
 /// How far ahead of the wall the ceiling is raised.
 const AHEAD: Duration = Duration::from_secs(10);
@@ -35,17 +39,17 @@ pub(crate) type Move = (FullName, Op);
 pub(crate) struct Applied {
     /// An answer for each move, in order.
     pub(crate) replies: Vec<Result<Reply, Error>>,
-    /// Whom to tell what.
+    /// The wake-ups to send.
     pub(crate) effects: Vec<(FullName, Effects)>,
 }
 
 /// A connection and what it knows of the file.
-pub(crate) struct Ledger {
-    conn: Connection,
-    file: PathBuf,
+pub(crate) struct Database {
+    pub(crate) conn: Connection,
+    pub(crate) file: PathBuf,
     /// What the connection works on.
     files: Files,
-    boot: Boot,
+    pub(crate) boot: Boot,
     clock: Clock,
     sync: Sync,
     /// What the connection's `synchronous` is set to.
@@ -54,43 +58,20 @@ pub(crate) struct Ledger {
     ceiling: u64,
     sweep: Sweep,
     log: Log,
+    queues: SharedQueues,
 }
+
+/// The long queues that the connections of a store share.
+pub(crate) type SharedQueues = Arc<Mutex<LongQueues>>;
 
 /// The row about the whole.
 #[derive(Clone, PartialEq)]
-struct Meta {
-    boot: Boot,
+pub(crate) struct Meta {
+    pub(crate) boot: Boot,
     floor: u64,
     ceiling: u64,
     /// How far round the table the sweep is.
     swept: (String, String),
-}
-
-/// A lock's state within a transaction, and what it was read from.
-struct Sheet {
-    state: LockState,
-    was: Was,
-    tombs: Tombstones,
-}
-
-/// What a state was read from.
-enum Was {
-    /// There is no row yet.
-    New,
-    /// Its text, to see whether anything changed.
-    Text(String),
-    /// A long text's length: with a long line in it something always changes, and a thousand
-    /// waiters should not be kept twice.
-    Long(usize),
-}
-
-/// What counts as long.
-const LONG: usize = 8 << 10;
-
-enum Tried {
-    Done(Applied),
-    /// A token came out above the ceiling: again, with a commit that raises it durably.
-    Uncovered,
 }
 
 /// Calls are delivered once, so a released request is only ever asked about again by a caller
@@ -99,7 +80,7 @@ pub(crate) fn rules() -> Rules {
     Rules { released_cap: 8, ..Rules::default() }
 }
 
-impl Ledger {
+impl Database {
     /// Opens the database. Without `create` one without tables is refused.
     pub(crate) fn open(
         place: &DatabaseFile,
@@ -107,17 +88,27 @@ impl Ledger {
         clock: Clock,
         sync: Sync,
         create: bool,
+        queues: SharedQueues,
     ) -> Result<Self, Error> {
-        let log = Log::of(&place.file);
         let conn = schema::connect(&place.file, &boot, create)?;
         let file = place.file.clone();
         // The layout has been read, so both are there.
         let files = Files::at(&file);
-        let sweep = Sweep::default();
-        let mut ledger =
-            Self { conn, file, files, boot, clock, sync, full: false, ceiling: 0, sweep, log };
-        ledger.set_full(true)?;
-        Ok(ledger)
+        let mut database = Self {
+            conn,
+            files,
+            boot,
+            clock,
+            sync,
+            full: false,
+            ceiling: 0,
+            sweep: Sweep::default(),
+            log: Log::of(&file),
+            queues,
+            file,
+        };
+        database.set_full(true)?;
+        Ok(database)
     }
 
     /// The files this works on.
@@ -140,33 +131,19 @@ impl Ledger {
     /// Runs the moves in the transaction that was begun. Promotions of waiters of a process that
     /// is known not to hear are withdrawn in the same go.
     pub(crate) fn finish(&mut self, moves: &[Move], silent: &Silent) -> Result<Applied, Error> {
-        let tried = match self.attempt(moves, silent) {
-            Ok(Tried::Uncovered) => {
-                self.rollback();
-                self.start(true)?;
-                self.attempt(moves, silent)
-            }
-            tried => tried,
-        };
-        match tried {
-            Ok(Tried::Done(applied)) => Ok(applied),
-            Ok(Tried::Uncovered) => Err(Error::new(Kind::Store, "the ceiling was not raised")),
-            Err(e) => Err(e),
+        let mut tried = self.attempt(moves, silent);
+        if let Ok(None) = tried {
+            self.rollback();
+            self.start(true)?;
+            tried = self.attempt(moves, silent);
         }
-        .inspect_err(|_| self.rollback())
+        let uncovered = || Error::new(Kind::Store, "the ceiling was not raised");
+        tried.and_then(|applied| applied.ok_or_else(uncovered)).inspect_err(|_| self.rollback())
     }
 
     /// Keeps the log from growing for ever; now and then, when no caller waits for it.
     pub(crate) fn trim(&mut self) {
         self.log.trim(&self.conn);
-    }
-
-    /// Lists locks: a snapshot, without the write lock.
-    pub(crate) fn look(&mut self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        self.run("BEGIN")?;
-        let found = self.list(query);
-        self.rollback();
-        found
     }
 
     fn start(&mut self, full: bool) -> Result<(), Error> {
@@ -178,22 +155,24 @@ impl Ledger {
         self.run("BEGIN IMMEDIATE")
     }
 
-    fn attempt(&mut self, moves: &[Move], silent: &Silent) -> Result<Tried, Error> {
+    /// Runs the moves and commits. `None` when a token came out above the ceiling: it takes another
+    /// transaction whose commit raises the ceiling durably.
+    fn attempt(&mut self, moves: &[Move], silent: &Silent) -> Result<Option<Applied>, Error> {
         let stored = self.meta()?;
         let mut meta = self.of_this_boot(stored.clone())?;
         let now = self.now();
-        let mut sheets: HashMap<&FullName, Result<Sheet, Error>> = HashMap::new();
+        let wrong = |e| trouble(&self.file, e);
+        let mut rows: HashMap<&FullName, Result<LockRow, Error>> = HashMap::new();
         let mut applied = Applied::default();
         for moves in moves.chunk_by(together) {
             let (lock, op) = &moves[0];
-            if !sheets.contains_key(lock) {
-                sheets.insert(lock, self.read(lock, meta.floor)?);
+            if !rows.contains_key(lock) {
+                rows.insert(lock, self.read(lock, meta.floor)?);
             }
-            match sheets.get_mut(lock) {
-                Some(Ok(sheet)) => {
-                    let fetched = sheet.tombs.fetch(&self.conn, lock, &mut sheet.state, op);
-                    fetched.map_err(|e| trouble(&self.file, e))?;
-                    let (replies, effects) = play(&mut sheet.state, moves, now, silent);
+            match rows.get_mut(lock) {
+                Some(Ok(row)) => {
+                    row.tombstones.fetch(&self.conn, lock, &mut row.state, op).map_err(wrong)?;
+                    let (replies, effects) = play(&mut row.state, moves, now, silent);
                     if !effects.is_empty() {
                         applied.effects.push((lock.clone(), effects));
                     }
@@ -203,10 +182,10 @@ impl Ledger {
                 None => {}
             }
         }
-        let top = sheets.values().flatten().map(|s| s.state.hi).max().unwrap_or(0);
+        let top = rows.values().flatten().map(|row| row.state.hi).max().unwrap_or(0);
         if self.sync == Sync::Normal && !self.full && top > meta.ceiling {
             self.ceiling = meta.ceiling;
-            return Ok(Tried::Uncovered);
+            return Ok(None);
         }
         // Only by a commit that is synced: others take a ceiling they read for one that will last.
         if self.sync == Sync::Normal
@@ -216,38 +195,42 @@ impl Ledger {
             meta.ceiling = top.max(now.wall.0) + micros(AHEAD);
         }
         let (mut wrote, mut fresh, mut buried) = (false, 0, 0);
-        for (lock, sheet) in sheets {
-            let Ok(mut sheet) = sheet else { continue };
-            let Sheet { state, tombs, .. } = &mut sheet;
-            let added = tombs.store(&self.conn, lock, state);
-            buried += added.map_err(|e| trouble(&self.file, e))?;
-            if self.write(lock, &sheet, meta.floor, now.lease)? {
+        for (lock, row) in &mut rows {
+            let Ok(row) = row else { continue };
+            buried += row.tombstones.store(&self.conn, lock, &mut row.state).map_err(wrong)?;
+            if row.write(&self.conn, lock, meta.floor, now.lease).map_err(wrong)? {
                 wrote = true;
-                fresh += u32::from(matches!(sheet.was, Was::New));
+                fresh += u32::from(row.is_new());
             }
         }
         if wrote {
             let swept = self.sweep.step(&self.conn, now, fresh, &mut meta.swept);
-            meta.floor = meta.floor.max(swept.map_err(|e| trouble(&self.file, e))?);
+            meta.floor = meta.floor.max(swept.map_err(wrong)?);
         }
-        tombstones::sweep(&self.conn, now.lease, buried).map_err(|e| trouble(&self.file, e))?;
+        tombstones::sweep(&self.conn, now.lease, buried).map_err(wrong)?;
         if meta != stored {
             self.set_meta(&meta)?;
         }
         // From here on a failure leaves open what became of it.
         self.run("COMMIT").map_err(Error::unknown)?;
         self.ceiling = meta.ceiling;
-        Ok(Tried::Done(applied))
+        let mut queues = self.queues.lock();
+        for (lock, row) in rows {
+            if let Ok(LockRow { in_rows: true, version, state, .. }) = row {
+                queues.keep(self.files, lock, version, state.queue);
+            }
+        }
+        Ok(Some(applied))
     }
 
     /// The time, read while nobody else can write.
-    fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         Now { lease: Micros(self.clock.now().as_micros()), wall: Micros(self.clock.wall_micros()) }
     }
 
     /// Another boot: every lease is over, and every token that was ever told stays below the
     /// floor. Rows need not outlive that.
-    fn of_this_boot(&self, mut meta: Meta) -> Result<Meta, Error> {
+    pub(crate) fn of_this_boot(&self, mut meta: Meta) -> Result<Meta, Error> {
         if meta.boot == self.boot {
             return Ok(meta);
         }
@@ -258,103 +241,27 @@ impl Ledger {
         }
         tracing::info!(file = %self.file.display(), "another boot: every lease is over");
         let wrong = |e| trouble(&self.file, e);
-        let top = "SELECT coalesce(max(hi), 0) FROM lock";
+        let top = "SELECT coalesce(max(hi), 0) FROM locks";
         let top: i64 = self.conn.query_row(top, [], |r| r.get(0)).map_err(wrong)?;
-        self.run("DELETE FROM lock")?;
-        self.run("DELETE FROM spent")?;
+        self.run("DELETE FROM locks")?;
+        self.run("DELETE FROM tombstones")?;
+        self.queues.lock().clear();
         meta.floor = meta.floor.max(meta.ceiling).max(unsigned(top));
         meta.boot = self.boot.clone();
         Ok(meta)
     }
 
-    fn read(&self, lock: &FullName, floor: u64) -> Result<Result<Sheet, Error>, Error> {
-        let wrong = |e| trouble(&self.file, e);
-        let sql = "SELECT state FROM lock WHERE space = ?1 AND name = ?2";
-        let mut statement = self.conn.prepare_cached(sql).map_err(wrong)?;
-        let key = [lock.space.as_str(), lock.name.as_str()];
-        // Decoded where it lies: a long line need not be copied first.
-        let read = |row: &Row<'_>| {
-            let text = row.get_ref(0)?.as_str()?;
-            let was =
-                if text.len() > LONG { Was::Long(text.len()) } else { Was::Text(text.into()) };
-            Ok(decode(text, lock).map(|state| Sheet { state, was, tombs: Tombstones::default() }))
-        };
-        let found = statement.query_row(key, read).optional().map_err(wrong)?;
-        let (was, tombs) = (Was::New, Tombstones::default());
-        let new = || Ok(Sheet { state: LockState::above(floor), was, tombs });
-        Ok(found.unwrap_or_else(new))
+    /// Reads a lock. The inner error is about its own row; other locks of the transaction go on.
+    fn read(&self, lock: &FullName, floor: u64) -> Result<Result<LockRow, Error>, Error> {
+        let kept = self.queues.lock().take(self.files, lock);
+        match LockRow::read(&self.conn, LOCKS, lock, floor, kept) {
+            Ok(row) => Ok(Ok(row)),
+            Err(e) if is_damaged(&e) => Ok(Err(damaged(lock, e))),
+            Err(e) => Err(trouble(&self.file, e)),
+        }
     }
 
-    /// Writes what changed; says whether anything did.
-    fn write(
-        &self,
-        lock: &FullName,
-        sheet: &Sheet,
-        floor: u64,
-        now: Micros,
-    ) -> Result<bool, Error> {
-        let room = match &sheet.was {
-            Was::New if sheet.state == LockState::above(floor) => return Ok(false),
-            Was::New => 512,
-            Was::Text(text) => text.len() + 512,
-            Was::Long(len) => len + len / 8,
-        };
-        let mut text = Vec::with_capacity(room);
-        serde_json::to_writer(&mut text, &sheet.state)
-            .map_err(|e| Error::new(Kind::Store, "a state cannot be written").because(e))?;
-        let text = String::from_utf8_lossy(&text);
-        if matches!(&sheet.was, Was::Text(was) if *was == text) {
-            return Ok(false);
-        }
-        let wrong = |e| trouble(&self.file, e);
-        let sql = "INSERT INTO lock (space, name, hi, touched, state) VALUES (?1, ?2, ?3, ?4, ?5)
-                   ON CONFLICT DO UPDATE SET hi = ?3, touched = ?4, state = ?5";
-        let mut statement = self.conn.prepare_cached(sql).map_err(wrong)?;
-        let (space, name) = (lock.space.as_str(), lock.name.as_str());
-        statement
-            .execute(params![space, name, signed(sheet.state.hi), signed(now.0), &*text])
-            .map_err(wrong)?;
-        // The statement is kept for the next time; what it was given need not be.
-        statement.clear_bindings();
-        Ok(true)
-    }
-
-    fn list(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        let meta = self.meta()?;
-        if meta.boot.id != self.boot.id {
-            return Ok(Vec::new());
-        }
-        self.of_this_boot(meta)?;
-        let now = self.now().lease;
-        let (space, prefix, after, limit) = match query {
-            Query::Name(lock) => {
-                let sheet = self.read(lock, 0)??;
-                return Ok(sheet.state.view(lock, now).into_iter().collect());
-            }
-            Query::Prefix { space, prefix, after, limit } => (space, prefix, after, *limit),
-        };
-        let wrong = |e| trouble(&self.file, e);
-        let sql = "SELECT name, state FROM lock WHERE space = ?1 AND name >= ?2 AND name > ?3
-                   ORDER BY name";
-        let mut statement = self.conn.prepare_cached(sql).map_err(wrong)?;
-        let after = after.as_ref().map_or("", Name::as_str);
-        let mut rows = statement.query([space.as_str(), prefix, after]).map_err(wrong)?;
-        let mut found = Vec::new();
-        while found.len() < limit {
-            let Some(row) = rows.next().map_err(wrong)? else { break };
-            let name: String = row.get(0).map_err(wrong)?;
-            // Names come in the order of their bytes: those with the prefix stand together.
-            if !name.starts_with(prefix.as_str()) {
-                break;
-            }
-            let lock = FullName { space: space.clone(), name: Name::new(name)? };
-            let text: String = row.get(1).map_err(wrong)?;
-            found.extend(decode(&text, &lock)?.view(&lock, now));
-        }
-        Ok(found)
-    }
-
-    fn meta(&self) -> Result<Meta, Error> {
+    pub(crate) fn meta(&self) -> Result<Meta, Error> {
         let wrong = |e| trouble(&self.file, e);
         let sql = "SELECT boot, shift, floor, ceiling, swept_space, swept_name FROM meta";
         let mut statement = self.conn.prepare_cached(sql).map_err(wrong)?;
@@ -381,22 +288,19 @@ impl Ledger {
 
     fn set_full(&mut self, full: bool) -> Result<(), Error> {
         if self.full != full {
-            self.run(if full {
-                "PRAGMA synchronous = FULL"
-            } else {
-                "PRAGMA synchronous = NORMAL"
-            })?;
+            let level = if full { "FULL" } else { "NORMAL" };
+            self.run(&format!("PRAGMA synchronous = {level}"))?;
             self.full = full;
         }
         Ok(())
     }
 
-    fn run(&self, sql: &str) -> Result<(), Error> {
+    pub(crate) fn run(&self, sql: &str) -> Result<(), Error> {
         let done = self.conn.prepare_cached(sql).and_then(|mut s| s.execute([]));
         done.map(drop).map_err(|e| trouble(&self.file, e))
     }
 
-    fn rollback(&self) {
+    pub(crate) fn rollback(&self) {
         if !self.conn.is_autocommit()
             && let Err(e) = self.run("ROLLBACK")
         {
@@ -449,18 +353,6 @@ fn play(state: &mut LockState, moves: &[Move], now: Now, silent: &Silent) -> (Ve
     (replies, effects)
 }
 
-fn decode(text: &str, lock: &FullName) -> Result<LockState, Error> {
-    serde_json::from_str(text).map_err(|e| {
-        Error::new(Kind::Layout, "the row of this lock makes no sense")
-            .with_hint(
-                "with the sqlite3 shell: UPDATE meta SET floor = max(floor, (SELECT max(hi) FROM \
-                 lock)); then DELETE the row from lock",
-            )
-            .lock(lock)
-            .because(e)
-    })
-}
-
 /// SQLite's integers have a sign; ours stay below 2^63.
 pub(crate) fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
@@ -478,7 +370,7 @@ fn micros(d: Duration) -> u64 {
 mod tests {
     use super::*;
     use distlock_core::state::Claim;
-    use distlock_core::{Label, Mode, Namespace, Owner, ReqId};
+    use distlock_core::{Label, Mode, Name, Namespace, Owner, ReqId};
     use std::num::NonZeroU32;
 
     fn touch(name: &str) -> Move {
@@ -497,12 +389,12 @@ mod tests {
         (lock, Op::Acquire { claim, wait: None })
     }
 
-    fn cycle(ledger: &mut Ledger) -> u64 {
+    fn cycle(database: &mut Database) -> u64 {
         let (lock, op) = touch("x");
         let Op::Acquire { claim: Claim { req, .. }, .. } = op else { unreachable!() };
         let moves = [(lock.clone(), op), (lock, Op::Release { req })];
-        ledger.begin().unwrap();
-        let applied = ledger.finish(&moves, &Silent::new()).unwrap();
+        database.begin().unwrap();
+        let applied = database.finish(&moves, &Silent::new()).unwrap();
         match &applied.replies[0] {
             Ok(Reply::Granted { token, .. }) => token.get(),
             other => panic!("{other:?}"),
@@ -515,7 +407,10 @@ mod tests {
         let place = DatabaseFile::prepare(&dir.path().join("x.db")).unwrap();
         let boot = Boot::here().unwrap();
         let clock = Clock::held();
-        let open = |sync| Ledger::open(&place, boot.clone(), clock.clone(), sync, true).unwrap();
+        let open = |sync| {
+            Database::open(&place, boot.clone(), clock.clone(), sync, true, Default::default())
+                .unwrap()
+        };
         let (mut normal, mut full) = (open(Sync::Normal), open(Sync::Full));
         let mut raised = 0;
         for i in 0..60 {
@@ -544,18 +439,23 @@ mod tests {
         let place = DatabaseFile::prepare(&dir.path().join("x.db")).unwrap();
         let boot = Boot::here().unwrap();
         let clock = Clock::held();
-        let mut ledger = Ledger::open(&place, boot, clock.clone(), Sync::Normal, true).unwrap();
-        cycle(&mut ledger);
-        let synced = ledger.meta().unwrap().ceiling;
+        let mut database =
+            Database::open(&place, boot, clock.clone(), Sync::Normal, true, Default::default())
+                .unwrap();
+        cycle(&mut database);
+        let synced = database.meta().unwrap().ceiling;
         // Far from the ceiling when the write lock is asked for, near to it when it comes.
         clock.advance(Duration::from_secs(7));
-        ledger.begin().unwrap();
-        assert!(!ledger.full);
+        database.begin().unwrap();
+        assert!(!database.full);
         clock.advance(Duration::from_secs(2));
         let (lock, op) = touch("y");
-        ledger.finish(&[(lock, op)], &Silent::new()).unwrap();
-        assert_eq!(ledger.meta().unwrap().ceiling, synced, "raised, and a power cut undoes it");
-        cycle(&mut ledger);
-        assert!(ledger.full && ledger.meta().unwrap().ceiling > synced, "the next one raises it");
+        database.finish(&[(lock, op)], &Silent::new()).unwrap();
+        assert_eq!(database.meta().unwrap().ceiling, synced, "raised, and a power cut undoes it");
+        cycle(&mut database);
+        assert!(
+            database.full && database.meta().unwrap().ceiling > synced,
+            "the next one raises it"
+        );
     }
 }

@@ -6,21 +6,21 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use distlock_core::info::{LockInfo, Query};
-use distlock_core::lease::Replies;
-use distlock_core::state::{Effects, Op};
-use distlock_core::{Error, FullName, Kind, engine};
+use distlock_core::{Effects, Error, FullName, Kind, LockInfo, Op, Query, Replies, engine};
 use tokio::sync::oneshot;
 
 use crate::peer_socket::{PeerSocket, Silent};
-use crate::transaction::{Ledger, Move};
+use crate::transaction::{Applied, Database, Move};
 
 /// At most this many calls in one transaction, so that the first is not kept waiting by the last.
 const BATCH: usize = 256;
 
+/// Where the caller of an inspection waits.
+type Listing = oneshot::Sender<Result<Vec<LockInfo>, Error>>;
+
 enum Job {
     Play { moves: Vec<Move>, answer: oneshot::Sender<Replies> },
-    Look { query: Query, answer: oneshot::Sender<Result<Vec<LockInfo>, Error>> },
+    Inspect { query: Query, answer: Listing },
     Quit(oneshot::Sender<()>),
 }
 
@@ -28,15 +28,15 @@ enum Job {
 pub(crate) struct Worker(Sender<Job>);
 
 impl Worker {
-    /// Starts a worker. Without a ledger it opens one when the first job comes.
+    /// Starts a worker. Without a database it opens one when the first job comes.
     pub(crate) fn start(
         name: &str,
-        ledger: Option<Ledger>,
-        open: impl Fn() -> Result<Ledger, Error> + Send + 'static,
+        database: Option<Database>,
+        open: impl Fn() -> Result<Database, Error> + Send + 'static,
         peers: Arc<PeerSocket>,
     ) -> Result<Self, Error> {
         let (tx, rx) = channel();
-        let worker = Thread { rx, ledger, open, peers };
+        let worker = Thread { rx, database, open, peers };
         engine::thread(name, move || worker.work()).map_err(|e| {
             Error::new(Kind::Store, "no thread for the database").because(e).transient()
         })?;
@@ -54,9 +54,9 @@ impl Worker {
     }
 
     /// Lists locks.
-    pub(crate) async fn look(&self, query: Query) -> Result<Vec<LockInfo>, Error> {
+    pub(crate) async fn inspect(&self, query: Query) -> Result<Vec<LockInfo>, Error> {
         let (answer, reply) = oneshot::channel();
-        self.0.send(Job::Look { query, answer }).map_err(|_| closed())?;
+        self.0.send(Job::Inspect { query, answer }).map_err(|_| closed())?;
         reply.await.map_err(|_| closed())?
     }
 
@@ -73,101 +73,103 @@ fn closed() -> Error {
     Error::new(Kind::Closed, "the store was closed").with_hint("open it again")
 }
 
+/// The database, or why it could not be opened.
+fn opened(database: &mut Result<Database, Error>) -> Result<&mut Database, Error> {
+    database.as_mut().map_err(|e| e.clone())
+}
+
 struct Thread<F> {
     rx: Receiver<Job>,
-    ledger: Option<Ledger>,
+    database: Option<Database>,
     open: F,
     peers: Arc<PeerSocket>,
 }
 
-impl<F: Fn() -> Result<Ledger, Error>> Thread<F> {
+/// Jobs that run together: every move in one transaction, then the inspections.
+#[derive(Default)]
+struct Batch {
+    moves: Vec<Move>,
+    /// How many of the moves each caller sent, and where it waits.
+    answers: Vec<(usize, oneshot::Sender<Replies>)>,
+    inspections: Vec<(Query, Listing)>,
+    quit: Option<oneshot::Sender<()>>,
+}
+
+impl Batch {
+    fn add(&mut self, job: Job) {
+        match job {
+            Job::Play { moves, answer } => {
+                self.answers.push((moves.len(), answer));
+                match self.moves.is_empty() {
+                    true => self.moves = moves,
+                    false => self.moves.extend(moves),
+                }
+            }
+            Job::Inspect { query, answer } => self.inspections.push((query, answer)),
+            Job::Quit(done) => self.quit = Some(done),
+        }
+    }
+}
+
+impl<F: Fn() -> Result<Database, Error>> Thread<F> {
     fn work(mut self) {
         while let Ok(job) = self.rx.recv() {
-            if let Job::Quit(done) = job {
-                drop(self.ledger.take());
-                let _ = done.send(());
-                return;
+            let mut batch = Batch::default();
+            batch.add(job);
+            if batch.quit.is_none() {
+                let mut database = match self.database.take() {
+                    Some(database) if !database.is_replaced() => Ok(database),
+                    // The old one is closed first.
+                    old => {
+                        drop(old);
+                        (self.open)()
+                    }
+                };
+                self.run(&mut database, &mut batch);
+                self.database = database.ok();
             }
-            let mut ledger = match self.ledger.take() {
-                Some(ledger) if !ledger.is_replaced() => Ok(ledger),
-                // The old one is closed first.
-                old => {
-                    drop(old);
-                    (self.open)()
-                }
-            };
-            let quit = match job {
-                Job::Quit(done) => Some(done),
-                Job::Look { query, answer } => {
-                    let _ = answer.send(match &mut ledger {
-                        Ok(ledger) => ledger.look(&query),
-                        Err(e) => Err(e.clone()),
-                    });
-                    None
-                }
-                Job::Play { moves, answer } => self.batch(&mut ledger, moves, answer),
-            };
-            self.ledger = ledger.ok();
-            if let Some(done) = quit {
-                drop(self.ledger.take());
+            if let Some(done) = batch.quit {
+                drop(self.database.take());
                 let _ = done.send(());
                 return;
             }
         }
     }
 
-    /// One transaction for this call and everything that came in while the write lock was awaited.
-    fn batch(
-        &self,
-        ledger: &mut Result<Ledger, Error>,
-        mut moves: Vec<Move>,
-        answer: oneshot::Sender<Replies>,
-    ) -> Option<oneshot::Sender<()>> {
-        let begun = match ledger {
-            Ok(ledger) => ledger.begin(),
-            Err(e) => Err(e.clone()),
-        };
-        let mut answers = vec![(moves.len(), answer)];
-        let mut looks = Vec::new();
-        let mut quit = None;
-        while quit.is_none() && answers.len() < BATCH {
-            match self.rx.try_recv() {
-                Ok(Job::Play { moves: more, answer }) => {
-                    answers.push((more.len(), answer));
-                    moves.extend(more);
-                }
-                Ok(Job::Look { query, answer }) => looks.push((query, answer)),
-                Ok(Job::Quit(done)) => quit = Some(done),
-                Err(_) => break,
+    /// One transaction for the moves of this batch and everything that came in while the write lock
+    /// was awaited.
+    fn run(&self, database: &mut Result<Database, Error>, batch: &mut Batch) {
+        if !batch.answers.is_empty() {
+            let begun = opened(database).and_then(Database::begin);
+            while batch.quit.is_none()
+                && batch.answers.len() < BATCH
+                && let Ok(job) = self.rx.try_recv()
+            {
+                batch.add(job);
+            }
+            let done = begun.and_then(|()| opened(database)?.finish(&batch.moves, &Silent::new()));
+            let Applied { replies, effects } = done.unwrap_or_else(|e| Applied {
+                replies: vec![Err(e); batch.moves.len()],
+                effects: Vec::new(),
+            });
+            let mut replies = replies.into_iter();
+            for (n, answer) in batch.answers.drain(..) {
+                // The caller may be gone; what was done is done.
+                let _ = answer.send(replies.by_ref().take(n).collect());
+            }
+            if let Ok(database) = database {
+                self.tell(database, effects);
+                database.trim();
             }
         }
-        let done = match ledger {
-            Ok(ledger) => begun.and_then(|()| ledger.finish(&moves, &Silent::new())),
-            Err(e) => Err(e.clone()),
-        };
-        let (replies, effects) = match done {
-            Ok(applied) => (applied.replies, applied.effects),
-            Err(e) => (vec![Err(e); moves.len()], Vec::new()),
-        };
-        let mut replies = replies.into_iter();
-        for (n, answer) in answers {
-            // Nobody may listen any more; what was done is done.
-            let _ = answer.send(replies.by_ref().take(n).collect());
+        for (query, answer) in batch.inspections.drain(..) {
+            let _ = answer.send(opened(database).and_then(|d| d.inspect(&query)));
         }
-        match ledger {
-            Ok(ledger) => {
-                self.tell(ledger, effects);
-                ledger.trim();
-                looks.into_iter().for_each(|(q, a)| drop(a.send(ledger.look(&q))));
-            }
-            Err(e) => looks.into_iter().for_each(|(_, a)| drop(a.send(Err(e.clone())))),
-        }
-        quit
     }
 
-    /// Tells whom it concerns. A promotion that reaches nobody is taken back and the next one
+    /// Delivers the wake-ups. A promotion that reaches nobody is taken back and the next one
     /// told, until somebody alive has it.
-    fn tell(&self, ledger: &mut Ledger, mut effects: Vec<(FullName, Effects)>) {
+    fn tell(&self, database: &mut Database, mut effects: Vec<(FullName, Effects)>) {
         let mut silent = Silent::new();
         loop {
             let unheard = self.peers.deliver(effects, &mut silent);
@@ -178,7 +180,7 @@ impl<F: Fn() -> Result<Ledger, Error>> Thread<F> {
                 .into_iter()
                 .map(|(lock, req, gone)| (lock, Op::Withdraw { req, gone }))
                 .collect();
-            match ledger.begin().and_then(|()| ledger.finish(&moves, &silent)) {
+            match database.begin().and_then(|()| database.finish(&moves, &silent)) {
                 Ok(applied) => effects = applied.effects,
                 Err(e) => {
                     // The claim ends by itself within a second.

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::Ttl;
-use distlock_core::capability::{
-    Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
-};
+use distlock_core::{Capability, Family, Fence, Order, Reentry, Survives, WakeUp};
 
 const NOTES: [&str; 4] = [
     "the TTL is the session's: all locks of a client with the same TTL end together, and the server may raise or lower it (by default 4 s to 40 s)",
@@ -17,16 +14,9 @@ const NOTES: [&str; 4] = [
 const OPEN: &str = "everybody may write under this path, so the login protects nothing: whoever comes first makes a lock's node and may take entries away (zkCli: setAcl closes it)";
 
 const CAPABILITY: Capability = Capability {
-    store: "zookeeper",
-    url: "zookeeper://H1,H2,H3/CHROOT",
-    scope: "clients of one ensemble",
-    family: Family::Queue,
     fence: Fence::Durable,
-    expiry: Expiry::Ttl,
     // Below this too little is left to believe in, once the servers' tick is given up.
     ttl_min: Duration::from_secs(1),
-    ttl_max: Ttl::MAX.get(),
-    ttl_step: Duration::from_millis(1),
     restart: Survives::Yes,
     failover: Survives::Yes,
     partition: Survives::Ends,
@@ -34,16 +24,25 @@ const CAPABILITY: Capability = Capability {
     reentry: Reentry::Client,
     shared: true,
     permits: true,
-    detach: false,
     force: true,
-    lock_delay: false,
     wake: WakeUp::Push,
     // A tenth for clocks, a quarter for the servers' tick. Less is given up where that is shorter.
     drift_percent: 35,
     drift_floor: Duration::ZERO,
-    wall_witness: true,
     notes: &NOTES,
+    ..Capability::new(
+        Family::Queue,
+        "zookeeper",
+        "zookeeper://H1,H2,H3/CHROOT",
+        "clients of one ensemble",
+    )
 };
+
+/// What the store promises, in each of its algorithms.
+#[must_use]
+pub fn capabilities() -> Vec<Capability> {
+    vec![CAPABILITY]
+}
 
 /// What the store promises.
 #[must_use]

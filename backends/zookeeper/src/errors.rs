@@ -66,17 +66,11 @@ pub(crate) fn no_session(last: Option<Zk>, waited: std::time::Duration) -> Error
     match last {
         Some(e @ (Zk::AuthFailed | Zk::NoAuth)) => trouble(e),
         last => {
-            let e = Error::new(
-                Kind::Unreachable,
-                format!("no server of the ensemble opened a session within {waited:?}"),
-            )
-            .with_hint(
+            let what = format!("no server of the ensemble opened a session within {waited:?}");
+            let e = Error::new(Kind::Unreachable, what).with_hint(
                 "see whether ZooKeeper runs on these hosts and ports, and whether most of its servers do",
             );
-            match last {
-                Some(last) => e.because(last),
-                None => e,
-            }
+            if let Some(last) = last { e.because(last) } else { e }
         }
     }
 }
@@ -87,6 +81,11 @@ pub(crate) fn of_multi(e: MultiWriteError) -> (Option<usize>, Zk) {
         MultiWriteError::OperationFailed { index, source } => (Some(index), source),
         MultiWriteError::RequestFailed { source } => (None, source),
     }
+}
+
+/// The answer to a delete or a sync, where a node that does not exist is as good.
+pub(crate) fn gone(answer: Result<(), Zk>) -> Result<(), Zk> {
+    if answer == Err(Zk::NoNode) { Ok(()) } else { answer }
 }
 
 /// Whether the session is over.

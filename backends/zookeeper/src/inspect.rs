@@ -1,40 +1,35 @@
 //! What an operator sees, and takes away.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use distlock_core::backend::{Force, Forced};
-use distlock_core::info::Query;
-use distlock_core::queue::{Entry, Line};
-use distlock_core::{Error, FullName, Kind, Name};
+use distlock_core::queue::{Entry, Snapshot};
+use distlock_core::{Error, Force, Forced, FullName, Kind, Name, Query};
 use zookeeper_client::{Client, Error as Zk};
 
-use crate::errors::{is_lost, trouble};
-use crate::join::token;
+use crate::errors::{gone, is_lost, trouble};
+use crate::join::{AGAIN, token};
 use crate::node_names::{self, Child};
 use crate::read_queue::AT_ONCE;
 use crate::record::Record;
 use crate::store::Shared;
 
-/// After a question without an answer the next one waits this long.
-const AGAIN: Duration = Duration::from_millis(50);
-
 impl Shared {
     /// Whole lines, as an operator wants them: up to date with what anybody was told.
-    pub(crate) async fn lines(
+    pub(crate) async fn queues(
         self: &Arc<Self>,
         query: &Query,
-    ) -> Result<Vec<(FullName, Line)>, Error> {
+    ) -> Result<Vec<(FullName, Snapshot)>, Error> {
         let client = self.any_client().await?;
-        self.lines_by(&client, query).await.map_err(trouble)
+        self.queues_by(&client, query).await.map_err(trouble)
     }
 
-    async fn lines_by(&self, client: &Client, query: &Query) -> Result<Vec<(FullName, Line)>, Zk> {
+    async fn queues_by(
+        &self,
+        client: &Client,
+        query: &Query,
+    ) -> Result<Vec<(FullName, Snapshot)>, Zk> {
         let root = &self.options.root;
-        match client.sync(root).await {
-            Ok(()) | Err(Zk::NoNode) => {}
-            Err(e) => return Err(e),
-        }
+        gone(client.sync(root).await)?;
         let (names, limit) = match query {
             Query::Name(lock) => (vec![lock.clone()], 1),
             Query::Prefix { space, prefix, after, limit } => {
@@ -55,7 +50,7 @@ impl Shared {
                 (names, *limit)
             }
         };
-        let mut lines = Vec::new();
+        let mut queues = Vec::new();
         for some in names.chunks(AT_ONCE) {
             let parents: Vec<String> = some.iter().map(|lock| self.parent(lock)).collect();
             let asked: Vec<_> = parents.iter().map(|p| client.get_children(p)).collect();
@@ -68,19 +63,19 @@ impl Shared {
                 let all: Vec<&Child> = children.iter().collect();
                 let entries = self.read(client, parent, &all, None).await?;
                 let entries: Vec<Entry> = entries.into_iter().flatten().collect();
-                if !entries.is_empty() && lines.len() < limit {
-                    lines.push((lock.clone(), Line { entries, ..Line::default() }));
+                if !entries.is_empty() && queues.len() < limit {
+                    queues.push((lock.clone(), Snapshot { entries, ..Snapshot::default() }));
                 }
             }
-            if lines.len() >= limit {
+            if queues.len() >= limit {
                 break;
             }
         }
-        Ok(lines)
+        Ok(queues)
     }
 
-    /// Takes an entry away: this very one, also when a lost answer has it asked again. Who holds the
-    /// lock by then is somebody else.
+    /// Takes an entry away: this very one, also when a lost answer has it asked again. The
+    /// holder by then is another one.
     pub(crate) async fn oust(
         self: &Arc<Self>,
         lock: &FullName,
@@ -91,10 +86,10 @@ impl Shared {
         let path = format!("{}/{}", self.parent(lock), entry.spot);
         let mut sent = false;
         loop {
-            let gone = || if sent { Forced::Done } else { Forced::NoMatch };
+            let left = || if sent { Forced::Done } else { Forced::NoMatch };
             let (data, stat) = match client.get_data(&path).await {
                 Ok(found) => found,
-                Err(Zk::NoNode) => return Ok(gone()),
+                Err(Zk::NoNode) => return Ok(left()),
                 Err(e) if sent && is_lost(&e) => {
                     self.clock.sleep(AGAIN).await;
                     continue;
@@ -102,7 +97,7 @@ impl Shared {
                 Err(e) => return Err(trouble(e)),
             };
             if token(stat.czxid)? != entry.token {
-                return Ok(gone());
+                return Ok(left());
             }
             let done = match (how, Record::read(&data)) {
                 (Force::Now, _) => client.delete(&path, Some(stat.version)).await,
@@ -115,7 +110,7 @@ impl Shared {
             };
             match done {
                 Ok(()) => return Ok(Forced::Done),
-                Err(Zk::NoNode) => return Ok(gone()),
+                Err(Zk::NoNode) => return Ok(left()),
                 Err(e) if is_lost(&e) => sent = true,
                 // It changed meanwhile: looked at again.
                 Err(Zk::BadVersion) => {}
@@ -126,6 +121,9 @@ impl Shared {
 }
 
 fn foreign() -> Error {
-    Error::new(Kind::Unsupported, "another kind of client holds the lock: it cannot be told")
-        .with_hint("take it away at once (--now), knowing that its holder goes on unaware")
+    Error::new(
+        Kind::Unsupported,
+        "another kind of client holds the lock and cannot be told to release it",
+    )
+    .with_hint("take it away at once (--now), knowing that its holder goes on unaware")
 }

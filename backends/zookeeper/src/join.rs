@@ -1,11 +1,11 @@
-//! Joining a line.
+//! Joining a queue.
 //!
 //! 1. Create the entry, ephemeral and sequential, and right behind it, without waiting for the
 //!    answer, ask how many children the lock's own node has: a session's questions are answered in
-//!    order, so that counts ours. One child: that is us, and first. More: read the line. Where
-//!    others of this client are in line already, only the entry is created.
+//!    order, so that counts ours. One child: that is us, and first. More: read the queue. Where
+//!    others of this client are in the queue already, only the entry is created.
 //! 2. No such lock: make its container, and again.
-//! 3. No answer: once connected again in the same session, look for the request's uuid in the line.
+//! 3. No answer: once connected again in the same session, look for the request's uuid in the queue.
 //!    What was sent through another server is refused from then on, so what is not there never
 //!    comes; through the same server it may, and is swept.
 //! 4. Only an entry of this very session counts: one of an older session is a dead client's, also
@@ -14,12 +14,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::backend::Ask;
-use distlock_core::queue::{Joined, Line, Turn, turn};
-use distlock_core::{Error, Kind, Token};
+use distlock_core::queue::{Joined, Snapshot, Turn, turn};
+use distlock_core::{Ask, Error, Kind, Token};
 use zookeeper_client::{Client, CreateMode, Error as Zk};
 
-use crate::errors::{is_lost, is_over};
+use crate::errors::{gone, is_lost, is_over};
 use crate::node_names;
 use crate::own_entry::OwnEntry;
 use crate::record::Record;
@@ -28,12 +27,12 @@ use crate::store::Shared;
 
 /// The low bits of a token are for hand-over inside a process.
 const LOCAL_BITS: u32 = 10;
-/// So many sessions are tried when each has ended just then, and so many containers made that are
+/// How many sessions are tried when each has ended just then, and how many containers made that are
 /// gone again.
 const TRIES: usize = 8;
 
 /// After a question without an answer the next one waits this long.
-const AGAIN: Duration = Duration::from_millis(50);
+pub(crate) const AGAIN: Duration = Duration::from_millis(50);
 
 /// The token of an entry: the transaction that made it.
 pub(crate) fn token(czxid: i64) -> Result<Token, Error> {
@@ -48,22 +47,19 @@ impl Shared {
     pub(crate) async fn join(self: &Arc<Self>, ask: &Ask) -> Result<Joined<OwnEntry>, Error> {
         let mut ended = None;
         for _ in 0..TRIES {
-            if self.is_spent(&ask.req) {
+            if self.is_finished(&ask.req) {
                 return Ok(Joined::Tombstoned);
             }
             let session = self.pool.session(self, ask.ttl).await?;
-            let client = match session.client() {
-                Ok(client) => client,
-                Err(e) => {
-                    ended = Some(session.failed(e));
-                    continue;
-                }
+            let joined = match session.client() {
+                Ok(client) => self.join_in(&session, &client, ask).await,
+                Err(e) => Err(e),
             };
-            match self.join_in(&session, &client, ask).await {
+            match joined {
                 Ok(joined) => return Ok(joined),
                 Err(e) if is_over(&e) => ended = Some(session.failed(e)),
                 Err(e) => {
-                    // Refused is not in line; without an answer it may be.
+                    // Refused is not in the queue; without an answer it may be.
                     if !is_lost(&e) && session.place(&ask.req).is_none() {
                         session.forget(&ask.req);
                         self.forget(&ask.req);
@@ -83,16 +79,16 @@ impl Shared {
     ) -> Result<Joined<OwnEntry>, Zk> {
         let parent = self.parent(&ask.lock);
         let prefix = node_names::prefix(&ask.req, ask.mode);
-        // Sent before, and it may be in line.
+        // Sent before, and it may be in the queue.
         let mut again = self.recall(&ask.req).is_some();
-        // Known before it is sent: whoever undoes it must find where it went.
+        // On record before it is sent: an undo must find where it went.
         self.remember(&ask.req, session);
         let crowded = session.expect(ask.key());
         if let Some(place) = session.place(&ask.req) {
             return self.joined(session, client, place, None, ask).await;
         }
         for _ in 0..TRIES {
-            let sent = self.moment();
+            let sent = self.reading();
             let made = match std::mem::take(&mut again) {
                 true => Err(Zk::ConnectionLoss),
                 // Behind others of this client it is not first.
@@ -100,7 +96,7 @@ impl Shared {
             };
             let (name, czxid, others) = match made {
                 Ok(made) => {
-                    session.heard(sent, self.moment());
+                    session.heard(sent, self.reading());
                     made
                 }
                 Err(Zk::NoNode) => match self.make_container(client, &parent).await {
@@ -122,12 +118,11 @@ impl Shared {
             };
             let token = token(czxid).map_err(|e| Zk::UnexpectedError(e.to_string()))?;
             let place = OwnEntry::new(session, &parent, &name, token, ask, sent.boot);
-            session.seat(&ask.req, &place);
-            if self.is_spent(&ask.req) {
+            session.note_entry(&ask.req, &place);
+            if self.is_finished(&ask.req) {
                 // Left while it joined.
-                match client.delete(place.path(), None).await {
-                    Ok(()) | Err(Zk::NoNode) => {}
-                    Err(_) => session.doubt(self.clock.now()),
+                if gone(client.delete(&place.0.path, None).await).is_err() {
+                    session.doubt(self.clock.now());
                 }
                 session.forget(&ask.req);
                 return Ok(Joined::Tombstoned);
@@ -138,7 +133,7 @@ impl Shared {
         Err(Zk::NoNode)
     }
 
-    /// Makes an entry: its name, its transaction, and whether others may be in line.
+    /// Makes an entry: its name, its transaction, and whether others may be in the queue.
     async fn create(
         &self,
         session: &Session,
@@ -169,24 +164,27 @@ impl Shared {
         session: &Session,
         client: &Client,
         place: OwnEntry,
-        alone: Option<Line>,
+        alone: Option<Snapshot>,
         ask: &Ask,
     ) -> Result<Joined<OwnEntry>, Zk> {
         let line = match alone {
             Some(line) => line,
-            None => self.join_line(client, &place, ask).await?,
+            None => self.until_answered(|| self.known_queue(client, &ask.lock, &place)).await?,
         };
         let lease = session.lease();
-        if turn(&line, place.token()) == Turn::Mine {
+        if turn(&line, place.0.token) == Turn::Mine {
             place.hold(&lease);
         }
-        Ok(Joined::In { place, line, lease })
+        Ok(Joined::In { place, queue: line, lease })
     }
 
-    /// The line of one who is in it: a look without an answer is repeated.
-    async fn join_line(&self, client: &Client, place: &OwnEntry, ask: &Ask) -> Result<Line, Zk> {
+    /// Reads again and again until there is an answer.
+    async fn until_answered<T, F: Future<Output = Result<T, Zk>>>(
+        &self,
+        read: impl Fn() -> F,
+    ) -> Result<T, Zk> {
         loop {
-            match self.line_of(client, &ask.lock, place).await {
+            match read().await {
                 Err(e) if is_lost(&e) => self.clock.sleep(AGAIN).await,
                 answer => return answer,
             }
@@ -194,7 +192,7 @@ impl Shared {
     }
 
     /// Looks for an entry of a request, made by this very session. Those that another session of
-    /// ours made are removed: nobody stands for them.
+    /// ours made are removed: they belong to no request.
     pub(crate) async fn find(
         &self,
         session: &Session,
@@ -202,65 +200,44 @@ impl Shared {
         parent: &str,
         guid: &str,
     ) -> Result<Option<(String, i64)>, Zk> {
-        loop {
-            match self.find_once(session, client, parent, guid).await {
-                Err(e) if is_lost(&e) => self.clock.sleep(AGAIN).await,
-                answer => return answer,
-            }
-        }
-    }
-
-    async fn find_once(
-        &self,
-        session: &Session,
-        client: &Client,
-        parent: &str,
-        guid: &str,
-    ) -> Result<Option<(String, i64)>, Zk> {
-        let sync = client.sync(parent);
-        let list = client.list_children(parent);
-        let children = match (sync.await, list.await) {
-            (Ok(()), Ok(children)) => children,
-            (_, Err(Zk::NoNode)) | (Err(Zk::NoNode), _) => return Ok(None),
-            (Err(e), _) | (_, Err(e)) => return Err(e),
-        };
-        let mut found = None;
-        for name in children.into_iter().filter(|name| name.starts_with(guid)) {
-            let path = format!("{parent}/{name}");
-            match client.check_stat(&path).await? {
-                Some(stat) if stat.ephemeral_owner == session.id() && found.is_none() => {
-                    found = Some((name, stat.czxid));
+        self.until_answered(|| async move {
+            let sync = client.sync(parent);
+            let list = client.list_children(parent);
+            let children = match (sync.await, list.await) {
+                (Ok(()), Ok(children)) => children,
+                (_, Err(Zk::NoNode)) | (Err(Zk::NoNode), _) => return Ok(None),
+                (Err(e), _) | (_, Err(e)) => return Err(e),
+            };
+            let mut found = None;
+            for name in children.into_iter().filter(|name| name.starts_with(guid)) {
+                let path = format!("{parent}/{name}");
+                match client.check_stat(&path).await? {
+                    Some(stat) if stat.ephemeral_owner == session.id && found.is_none() => {
+                        found = Some((name, stat.czxid));
+                    }
+                    Some(_) => gone(client.delete(&path, None).await)?,
+                    None => {}
                 }
-                Some(_) => match client.delete(&path, None).await {
-                    Ok(()) | Err(Zk::NoNode) => {}
-                    Err(e) => return Err(e),
-                },
-                None => {}
             }
-        }
-        Ok(found)
+            Ok(found)
+        })
+        .await
     }
 
-    async fn make_container(&self, client: &Client, path: &str) -> Result<(), Zk> {
+    /// Makes a container below the root.
+    pub(crate) async fn make_container(&self, client: &Client, path: &str) -> Result<(), Zk> {
         let options = CreateMode::Container.with_acls(self.options.acls());
         for _ in 0..TRIES {
             match client.create(path, &[], &options).await {
                 Ok(_) | Err(Zk::NodeExists) => return Ok(()),
-                Err(Zk::NoNode) => self.make_root(client).await?,
+                Err(Zk::NoNode) => {
+                    let root = CreateMode::Persistent.with_acls(self.options.acls());
+                    client.mkdir(&self.options.root, &root).await?;
+                }
                 Err(e) => return Err(e),
             }
         }
         Err(Zk::NoNode)
-    }
-
-    async fn make_root(&self, client: &Client) -> Result<(), Zk> {
-        let options = CreateMode::Persistent.with_acls(self.options.acls());
-        client.mkdir(&self.options.root, &options).await
-    }
-
-    /// Makes a container below the root.
-    pub(crate) async fn make(&self, client: &Client, path: &str) -> Result<(), Error> {
-        self.make_container(client, path).await.map_err(crate::errors::trouble)
     }
 }
 

@@ -2,20 +2,22 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | [`ZooKeeper`], `options` | the store, and what its URL says |
-//! | [`capability`](capability()) | what it promises |
-//! | `names`, `record` | what nodes are called, and what is in them |
-//! | `pulse` | how long a session is certain to last |
-//! | `session`, `pool`, `pacer` | sessions: one a TTL, kept alive and watched |
-//! | `place` | an entry of this client's own |
-//! | `join`, `leave`, `look`, `keep`, `inspect` | the moves of the line family |
-//! | `trouble` | what can go wrong, in words |
+//! | `store` | [`ZooKeeper`], the store |
+//! | `open`, `options` | from a URL to a store |
+//! | `capability` | what it promises |
+//! | `join`, `read_queue`, `renewal`, `release`, `inspect` | the moves of the queue family |
+//! | `own_entry` | an entry of this client |
+//! | `session`, `session_pool`, `session_upkeep` | sessions: one a TTL, kept alive and watched |
+//! | `session_deadline` | how long a session is certain to last |
+//! | `node_names`, `record` | names and content of nodes |
+//! | `errors` | from ZooKeeper's errors to ours |
 
 mod capability;
 mod errors;
 mod inspect;
 mod join;
 mod node_names;
+mod open;
 mod options;
 mod own_entry;
 mod read_queue;
@@ -28,10 +30,8 @@ mod session_pool;
 mod session_upkeep;
 mod store;
 
-pub use capability::capability;
+pub use capability::{capabilities, capability};
+pub use open::open;
 pub use options::{Acl, ZooKeeperOptions};
 pub use own_entry::OwnEntry;
 pub use store::{ZooKeeper, node};
-
-/// The schemes of this store's URLs.
-pub const SCHEMES: [&str; 2] = ["zookeeper", "zk"];

@@ -100,7 +100,7 @@ fn mode(head: &str) -> Option<Mode> {
     }
 }
 
-/// A line in its order: by number, where the smallest follows the largest.
+/// A queue in its order: by number, where the smallest follows the largest.
 pub(crate) fn in_order(names: &[String]) -> Vec<Child> {
     let mut line: Vec<Child> = names.iter().filter_map(|n| child(n)).collect();
     let Some(any) = line.first().map(|c| c.sequence) else { return line };

@@ -1,16 +1,16 @@
-//! What a URL says, or a program.
+//! What a URL or a program sets.
 
 use std::time::Duration;
 
-use distlock_core::url::{Host, Secret, StoreUrl};
-use distlock_core::{Error, Kind};
+use distlock_core::url::{Host, usage};
+use distlock_core::{Error, Secret, StoreUrl};
 use zookeeper_client::{Acl as Grant, Acls, AuthId, Permission};
 
 const PORT: u16 = 2181;
 /// Where locks are kept when the URL names no path.
 const ROOT: &str = "/distlock";
 
-/// Who may do what with the nodes that this client makes.
+/// The access list of the nodes that this client makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Acl {
     /// Everybody everything: the default without a login.
@@ -50,15 +50,15 @@ impl ZooKeeperOptions {
     /// the path `/distlock` unless named.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a URL that cannot be.
+    /// [`Kind::Usage`](distlock_core::Kind::Usage) for an invalid URL.
     pub fn from_url(url: &StoreUrl) -> Result<Self, Error> {
         let mut url = url.clone();
-        let ticks = Duration::from_millis(1)..=Duration::from_secs(60);
-        let tick = url.take_duration("tick", ticks)?;
         let words =
             [("open", Acl::Open), ("creator", Acl::Creator), ("creator-read", Acl::CreatorRead)];
         let acl = url.take_word("acl", &words)?;
-        url.finish(&["acl", "tick", "namespace", "require"])?;
+        let ticks = Duration::from_millis(1)..=Duration::from_secs(60);
+        let tick = url.take_duration("tick", ticks)?;
+        url.finish(&["namespace", "require"])?;
         if url.hosts.is_empty() {
             return Err(usage("zookeeper:// needs a host")
                 .with_hint("write zookeeper://HOST, or zookeeper://H1,H2,H3/PATH"));
@@ -112,10 +112,6 @@ impl ZooKeeperOptions {
     }
 }
 
-fn usage(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(Kind::Usage, message)
-}
-
 /// A path that ZooKeeper takes, without a slash at its end.
 fn root(path: &str) -> Result<String, Error> {
     let path = path.trim_end_matches('/');
@@ -135,6 +131,8 @@ fn root(path: &str) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
+    use distlock_core::Kind;
+
     use super::*;
 
     fn read(url: &str) -> Result<ZooKeeperOptions, Error> {

@@ -1,59 +1,51 @@
-//! An entry of this client's own.
+//! An entry of this client.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use distlock_core::backend::Ask;
-use distlock_core::queue::Lease;
-use distlock_core::{BootInstant, Label, Mode, Owner, Token};
+use distlock_core::{Ask, BootInstant, Label, Lease, Mode, Mutex, Owner, Token};
 use tokio::sync::watch;
 
-use crate::read_queue::Seen;
-use crate::session::Session;
+use crate::{read_queue::Seen, session::Session};
 
 /// An entry of this client's own.
 #[derive(Clone)]
-pub struct OwnEntry(Arc<Own>);
+pub struct OwnEntry(pub(crate) Arc<Own>);
 
-struct Own {
-    session: Arc<Session>,
+pub(crate) struct Own {
+    pub(crate) session: Arc<Session>,
     /// Its whole path, and where in it the name begins.
-    path: String,
+    pub(crate) path: String,
     name: usize,
-    token: Token,
-    owner: Owner,
-    label: Label,
-    mode: Mode,
-    made: BootInstant,
+    pub(crate) token: Token,
+    pub(crate) owner: Owner,
+    pub(crate) label: Label,
+    pub(crate) mode: Mode,
+    /// When it was asked for.
+    pub(crate) made: BootInstant,
     state: AtomicU8,
-    /// All who are ahead, or were, are of this session.
+    /// All entries ahead, or that were ahead, are of this session.
     clear: AtomicBool,
     leaving: AtomicBool,
     /// Until when its client was told to believe in it.
     until: AtomicU64,
     seen: Mutex<Option<Box<Seen>>>,
-    call: Mutex<Option<watch::Receiver<Call>>>,
+    /// Of a call to this entry, made together with the leave of the entry ahead: true once proven.
+    call: Mutex<Option<watch::Receiver<bool>>>,
 }
 
-/// What became of a call to one's turn, made together with the leave of who was ahead.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Call {
-    UnderWay,
-    Proven,
-}
-
-/// Calls who is next while the one ahead leaves. Dropped before it is [`done`](Caller::done), the
-/// call was none: who is next looks for itself.
-pub(crate) struct Caller(watch::Sender<Call>);
+/// Calls the next entry while the one ahead leaves. Dropped before it is [`done`](Caller::done), the
+/// call was none: the next entry looks for itself.
+pub(crate) struct Caller(watch::Sender<bool>);
 
 impl Caller {
-    /// The entry of who was called was there when the one ahead left.
+    /// The called entry was there when the one ahead left.
     pub(crate) fn done(self) {
-        self.0.send_replace(Call::Proven);
+        self.0.send_replace(true);
     }
 }
 
-/// What a place is to its session.
+/// The states of an entry.
 const WAITS: u8 = 0;
 const HOLDS: u8 = 1;
 const WATCHED: u8 = 2;
@@ -85,14 +77,6 @@ impl OwnEntry {
         }))
     }
 
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.0.session
-    }
-
-    pub(crate) fn path(&self) -> &str {
-        &self.0.path
-    }
-
     pub(crate) fn name(&self) -> &str {
         self.0.path.get(self.0.name..).unwrap_or_default()
     }
@@ -101,28 +85,7 @@ impl OwnEntry {
         self.0.path.get(..self.0.name - 1).unwrap_or_default()
     }
 
-    pub(crate) fn token(&self) -> Token {
-        self.0.token
-    }
-
-    pub(crate) fn owner(&self) -> &Owner {
-        &self.0.owner
-    }
-
-    pub(crate) fn label(&self) -> &Label {
-        &self.0.label
-    }
-
-    pub(crate) fn mode(&self) -> Mode {
-        self.0.mode
-    }
-
-    /// When it was asked for.
-    pub(crate) fn made(&self) -> BootInstant {
-        self.0.made
-    }
-
-    /// All who are ahead are of its session. That stays so: whoever comes is behind.
+    /// All entries ahead are of its session. That stays so: new entries are behind.
     pub(crate) fn clear(&self) {
         self.0.clear.store(true, Ordering::Release);
     }
@@ -135,18 +98,18 @@ impl OwnEntry {
         self.0.state.load(Ordering::Acquire) == WAITS
     }
 
-    /// Whoever is ahead of it leaves, and proves its place with that.
+    /// The entry ahead leaves, and proves this one with that.
     pub(crate) fn call(&self) -> Caller {
-        let (tx, rx) = watch::channel(Call::UnderWay);
-        *self.0.call.lock().unwrap_or_else(PoisonError::into_inner) = Some(rx);
+        let (tx, rx) = watch::channel(false);
+        *self.0.call.lock() = Some(rx);
         Caller(tx)
     }
 
     /// Whether it was called to its turn, once that is known.
     pub(crate) async fn is_called(&self) -> bool {
-        let call = self.0.call.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let call = self.0.call.lock().clone();
         let Some(mut call) = call else { return false };
-        call.wait_for(|call| *call == Call::Proven).await.is_ok()
+        call.wait_for(|proven| *proven).await.is_ok()
     }
 
     /// It holds the lock, for as long as this lease.
@@ -180,11 +143,11 @@ impl OwnEntry {
     }
 
     pub(crate) fn seen(&self) -> Option<Seen> {
-        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).as_deref().cloned()
+        self.0.seen.lock().as_deref().cloned()
     }
 
     pub(crate) fn saw(&self, line: Seen) {
-        *self.0.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(line));
+        *self.0.seen.lock() = Some(Box::new(line));
     }
 
     /// It is about to leave; true when it was before.

@@ -1,20 +1,19 @@
 //! Reading lines.
 //!
-//! Everybody needs the first in line, to say who holds, and those it must watch: an exclusive request
-//! the one just ahead, a shared one the nearest of another mode, one of n permits the n just ahead.
-//! So few are read, however long the line is; the mode of each is in its name. Who has left since the
-//! names were read is simply not in line any more.
+//! Every waiter needs the first entry, to name the holder, and those it must watch: an exclusive
+//! request the one just ahead, a shared one the nearest of another mode, one of n permits the n
+//! just ahead. So few are read, however long the queue is; the mode of each is in its name. An
+//! entry that left since the names were read is simply not in the queue any more.
 //!
-//! To find those the names of all are read. Who waits far back and looks again on its slow timer
+//! To find those the names of all are read. A waiter far back that looks again on its slow timer
 //! does so only now and then, and else asks whether the one ahead is still there.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::backend::Key;
-use distlock_core::queue::{Entry, Line, Proven, Spot};
-use distlock_core::{BootInstant, Error, FullName, Label, Mode};
+use distlock_core::queue::{Entry, Proven, Snapshot, Spot};
+use distlock_core::{BootInstant, Error, FullName, Key, Label, Mode};
 use futures_util::future::Either;
 use zookeeper_client::{Client, Error as Zk, MultiReadResult, Stat};
 
@@ -25,7 +24,7 @@ use crate::record::Record;
 use crate::session::Session;
 use crate::store::Shared;
 
-/// A long line as it was seen last.
+/// A long queue as it was seen last.
 #[derive(Clone)]
 pub(crate) struct Seen {
     first: Spot,
@@ -35,7 +34,7 @@ pub(crate) struct Seen {
     at: BootInstant,
 }
 
-/// The names in a line, as one session read them.
+/// The names in a queue, as one session read them.
 pub(crate) struct Listing {
     parent: String,
     session: i64,
@@ -43,51 +42,51 @@ pub(crate) struct Listing {
     children: Arc<Vec<Child>>,
 }
 
-/// So many questions are under way at once when whole lines are read.
+/// Max reads under way at once when whole queues are read.
 pub(crate) const AT_ONCE: usize = 64;
-/// More than so many of one client in a line read it together.
+/// Waiters of one client beyond this many in one queue read it together.
 const CROWD: usize = 16;
-/// For so long a line is taken to be as it was seen, for each name in it that does not matter.
+/// A queue is taken to be as it was seen for this long, for each name in it that does not matter.
 const A_NAME: Duration = Duration::from_millis(200);
 
 impl Shared {
-    /// The line, as far as it matters to one of its entries.
-    pub(crate) async fn line_of(
+    /// The queue, as far as it matters to one of its entries.
+    pub(crate) async fn known_queue(
         &self,
         client: &Client,
         lock: &FullName,
         me: &OwnEntry,
-    ) -> Result<Line, Zk> {
+    ) -> Result<Snapshot, Zk> {
         if let Some(line) = self.glance(client, me).await? {
             return Ok(line);
         }
         self.read_names(client, lock, me).await
     }
 
-    /// The line, by the names of all in it.
+    /// The queue, by the names of all in it.
     async fn read_names(
         &self,
         client: &Client,
         lock: &FullName,
         me: &OwnEntry,
-    ) -> Result<Line, Zk> {
-        let children = match me.session().crowd(lock) > CROWD {
+    ) -> Result<Snapshot, Zk> {
+        let children = match me.0.session.count_in(lock) > CROWD {
             true => self.list_together(client, me).await,
             false => list(client, me.parent()).await.map(Arc::new),
         };
         match children {
-            Ok(children) => self.read_line(client, me, &children).await,
-            Err(Zk::NoNode) => Ok(Line::default()),
+            Ok(children) => self.queue_by_names(client, me, &children).await,
+            Err(Zk::NoNode) => Ok(Snapshot::default()),
             Err(e) => Err(e),
         }
     }
 
-    /// The names in a long line, read once for all who wait in it here: each must be told of the
+    /// The names in a long queue, read once for all waiters of this client: each must be told of the
     /// line as it was when it asked, or later.
     async fn list_together(&self, client: &Client, me: &OwnEntry) -> Result<Arc<Vec<Child>>, Zk> {
         let asked = self.clock.now();
         let mut last = self.listing.lock().await;
-        let (parent, session) = (me.parent(), me.session().id());
+        let (parent, session) = (me.parent(), me.0.session.id);
         if let Some(last) = last.as_ref()
             && last.sent >= asked
             && last.parent == parent
@@ -102,9 +101,9 @@ impl Shared {
         Ok(children)
     }
 
-    /// The line as it was seen last, if that is not too long ago for its length and those who
+    /// The queue as it was seen last, if that is not too long ago for its length and the waiters that
     /// matter are still there.
-    async fn glance(&self, client: &Client, me: &OwnEntry) -> Result<Option<Line>, Zk> {
+    async fn glance(&self, client: &Client, me: &OwnEntry) -> Result<Option<Snapshot>, Zk> {
         let Some(seen) = me.seen() else { return Ok(None) };
         if self.clock.now().since(seen.at) >= A_NAME * seen.skipped {
             return Ok(None);
@@ -118,7 +117,7 @@ impl Shared {
         for name in [&first.name, &ahead.name] {
             all.add_get_data(&format!("{}/{name}", me.parent()))?;
         }
-        all.add_get_data(me.path())?;
+        all.add_get_data(&me.0.path)?;
         let mut entries = Vec::with_capacity(3);
         let told = all.commit().await?;
         for (child, told) in [&first, &ahead].into_iter().zip(&told) {
@@ -129,82 +128,84 @@ impl Shared {
             return Ok(None);
         }
         entries.push(self.own(me));
-        Ok(Some(Line { entries, skipped: seen.skipped, behind: seen.behind, seen: 0 }))
+        Ok(Some(Snapshot { entries, skipped: seen.skipped, behind: seen.behind, seen: 0 }))
     }
 
-    /// The line as an entry of ours was called up in it, with the proof of its place: asked for both
-    /// at once, unless who left has proved it with that.
-    pub(crate) async fn line_up(
+    /// The queue as an entry of ours was called up in it, with the proof of its place: asked for both
+    /// at once, unless the entry that left has proved it with that.
+    pub(crate) async fn queue_and_proof(
         &self,
         key: &Key,
         me: &OwnEntry,
-    ) -> Result<(Line, Option<Proven>), Error> {
-        let session = me.session();
+    ) -> Result<(Snapshot, Option<Proven>), Error> {
+        let session = &me.0.session;
         if self.in_time(session, async { Ok(me.is_called().await) }).await == Ok(true) {
             let lease = session.lease();
             me.hold(&lease);
-            let behind = session.crowd(&key.lock).saturating_sub(1);
+            let behind = session.count_in(&key.lock).saturating_sub(1);
             let behind = u32::try_from(behind).unwrap_or(u32::MAX);
-            return Ok((Line { behind, ..self.alone(me) }, Some(Proven::Mine(lease))));
+            return Ok((Snapshot { behind, ..self.alone(me) }, Some(Proven::Mine(lease))));
         }
-        let (line, proven) = tokio::join!(self.line_now(&key.lock, me), self.prove(key, me));
+        let (line, proven) = tokio::join!(self.fresh_queue(&key.lock, me), self.prove(key, me));
         Ok((line?, proven.ok()))
     }
 
-    async fn line_now(&self, lock: &FullName, me: &OwnEntry) -> Result<Line, Error> {
-        let Ok(client) = me.session().client() else { return Ok(Line::default()) };
+    async fn fresh_queue(&self, lock: &FullName, me: &OwnEntry) -> Result<Snapshot, Error> {
+        let Ok(client) = me.0.session.client() else { return Ok(Snapshot::default()) };
         self.told(me, self.read_names(&client, lock, me)).await
     }
 
-    /// The line, as far as it matters to one of its entries.
-    pub(crate) async fn line(&self, lock: &FullName, me: &OwnEntry) -> Result<Line, Error> {
+    /// The queue, as far as it matters to one of its entries.
+    pub(crate) async fn queue(&self, lock: &FullName, me: &OwnEntry) -> Result<Snapshot, Error> {
         // Over: it stands in no line any more.
-        let Ok(client) = me.session().client() else { return Ok(Line::default()) };
-        self.told(me, self.line_of(&client, lock, me)).await
+        let Ok(client) = me.0.session.client() else { return Ok(Snapshot::default()) };
+        self.told(me, self.known_queue(&client, lock, me)).await
     }
 
     async fn told(
         &self,
         me: &OwnEntry,
-        line: impl Future<Output = Result<Line, Zk>>,
-    ) -> Result<Line, Error> {
-        let session = me.session();
-        match self.in_time(session, line).await {
-            Ok(line) => Ok(line),
-            Err(e) => {
-                let e = session.failed(e);
-                if session.is_over() { Ok(Line::default()) } else { Err(e) }
-            }
-        }
+        line: impl Future<Output = Result<Snapshot, Zk>>,
+    ) -> Result<Snapshot, Error> {
+        let session = &me.0.session;
+        self.in_time(session, line).await.or_else(|e| {
+            let e = session.failed(e);
+            if session.is_over() { Ok(Snapshot::default()) } else { Err(e) }
+        })
     }
 
-    /// A line of which nobody but this one is ahead.
-    pub(crate) fn alone(&self, me: &OwnEntry) -> Line {
-        Line { entries: vec![self.own(me)], ..Line::default() }
+    /// A queue in which only this entry is ahead.
+    pub(crate) fn alone(&self, me: &OwnEntry) -> Snapshot {
+        Snapshot { entries: vec![self.own(me)], ..Snapshot::default() }
     }
 
-    async fn read_line(&self, client: &Client, me: &OwnEntry, line: &[Child]) -> Result<Line, Zk> {
+    async fn queue_by_names(
+        &self,
+        client: &Client,
+        me: &OwnEntry,
+        line: &[Child],
+    ) -> Result<Snapshot, Zk> {
         let Some(at) = line.iter().position(|c| c.name == me.name()) else {
-            return Ok(Line::default());
+            return Ok(Snapshot::default());
         };
-        if me.session().all_seated(line[..at].iter().map(|c| c.name.as_str())) {
+        if me.0.session.all_seated(line[..at].iter().map(|c| c.name.as_str())) {
             me.clear();
         }
         let mut ahead: Vec<&Child> = line[..at].iter().collect();
         let mut known: HashMap<&str, Entry> = HashMap::new();
         let mut spare = 0;
         let matter = loop {
-            let matter = who_matters(&ahead, me.mode(), 0);
+            let matter = who_matters(&ahead, me.0.mode, 0);
             if matter.iter().all(|i| known.contains_key(ahead[*i].name.as_str())) {
                 break matter;
             }
-            // More each time: where many leave, the next is soon found who has not.
-            let ask: Vec<&Child> = who_matters(&ahead, me.mode(), spare)
+            // More each time: where many leave, the next that has not is soon found.
+            let ask: Vec<&Child> = who_matters(&ahead, me.0.mode, spare)
                 .into_iter()
                 .map(|i| ahead[i])
                 .filter(|c| !known.contains_key(c.name.as_str()))
                 .collect();
-            let found = self.read(client, me.parent(), &ask, Some(me.session())).await?;
+            let found = self.read(client, me.parent(), &ask, Some(&me.0.session)).await?;
             let mut gone = HashSet::new();
             for (child, entry) in ask.into_iter().zip(found) {
                 match entry {
@@ -219,9 +220,9 @@ impl Shared {
         let entries: Vec<Entry> = told.chain([self.own(me)]).collect();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let skipped = count(ahead.len() + 1 - entries.len());
-        let line = Line { entries, skipped, behind: count(line.len() - 1 - at), seen: 0 };
+        let line = Snapshot { entries, skipped, behind: count(line.len() - 1 - at), seen: 0 };
         if let ([first, ahead, _], 1.., Mode::Exclusive) =
-            (line.entries.as_slice(), skipped, me.mode())
+            (line.entries.as_slice(), skipped, me.0.mode)
         {
             let (first, ahead) = (first.spot.clone(), ahead.spot.clone());
             let (behind, at) = (line.behind, self.clock.now());
@@ -234,13 +235,13 @@ impl Shared {
     fn own(&self, me: &OwnEntry) -> Entry {
         Entry {
             spot: me.name().into(),
-            token: me.token(),
+            token: me.0.token,
             req: node_names::request(me.name()),
-            owner: Some(me.owner().clone()),
-            label: me.label().clone(),
-            mode: me.mode(),
-            age: self.clock.now().since(me.made()),
-            left: Some(me.session().ttl),
+            owner: Some(me.0.owner.clone()),
+            label: me.0.label.clone(),
+            mode: me.0.mode,
+            age: self.clock.now().since(me.0.made),
+            left: Some(me.0.session.ttl),
             lingering: false,
             revoked: false,
         }
@@ -284,14 +285,13 @@ impl Shared {
         let record = Record::read(data);
         let now = Duration::from_micros(self.clock.wall_micros());
         let made = Duration::from_millis(u64::try_from(stat.ctime).unwrap_or(0));
+        let unnamed = || Label::new("another kind of client");
         Some(Entry {
             spot: child.name.as_str().into(),
             token: token(stat.czxid).ok()?,
             req: record.as_ref().map(|r| r.req),
             owner: record.as_ref().map(|r| r.owner.clone()),
-            label: record
-                .as_ref()
-                .map_or_else(|| Label::new("another kind of client"), |r| r.label.clone()),
+            label: record.as_ref().map_or_else(unnamed, |r| r.label.clone()),
             mode: child.mode,
             age: now.saturating_sub(made),
             left: record.as_ref().map(Record::ttl),
@@ -323,13 +323,13 @@ impl Shared {
     }
 }
 
-/// The names in a line, in order.
+/// The names in a queue, in order.
 async fn list(client: &Client, parent: &str) -> Result<Vec<Child>, Zk> {
     client.list_children(parent).await.map(|children| node_names::in_order(&children))
 }
 
-/// Whose entries matter to one who has these ahead, in the order of the line, and so many more of the
-/// same kinds as there are to spare.
+/// The entries that matter to one that has these ahead, in the order of the queue, and so many more
+/// of the same kinds as there are to spare.
 fn who_matters(ahead: &[&Child], mode: Mode, spare: usize) -> Vec<usize> {
     let most = match mode {
         Mode::Exclusive | Mode::Shared => 1,

@@ -1,9 +1,8 @@
-//! What is in an entry's node: who asks. Other kinds of clients put there what they like.
+//! The content of an entry's node: the request. Other kinds of clients put there what they like.
 
 use std::time::Duration;
 
-use distlock_core::backend::Ask;
-use distlock_core::{Label, Owner, ReqId};
+use distlock_core::{Ask, Label, Owner, ReqId};
 use serde::{Deserialize, Serialize};
 
 /// The layout's version.

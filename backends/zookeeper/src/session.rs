@@ -1,13 +1,11 @@
-//! One session with the ensemble: its connection, what it has in line, and how long it lasts.
+//! One session with the ensemble: its connection, what it has in the queue, and how long it lasts.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::backend::Key;
-use distlock_core::queue::Lease;
-use distlock_core::{BootInstant, ClockReading, Error, FullName, ReqId, Token};
+use distlock_core::{BootInstant, ClockReading, Error, FullName, Key, Lease, Mutex, ReqId, Token};
 use tokio::sync::{Notify, watch};
 use zookeeper_client::{Client, CreateMode, Error as Zk, StateWatcher};
 
@@ -16,13 +14,13 @@ use crate::own_entry::OwnEntry;
 use crate::session_deadline::Pulse;
 use crate::store::Shared;
 
-/// A session. It ends, with all it has in line, when the leader has not heard of it for its
+/// A session. It ends, with all it has in the queue, when the leader has not heard of it for its
 /// timeout.
 pub(crate) struct Session {
     /// `None` once it is let go: the connection ends then, and the session when its time is over.
     client: Mutex<Option<Arc<Client>>>,
     state: StateWatcher,
-    id: i64,
+    pub(crate) id: i64,
     pub(crate) ttl: Duration,
     /// The node it writes to, to show that it is there.
     pub(crate) beat: String,
@@ -31,7 +29,7 @@ pub(crate) struct Session {
     /// No new entries: another took its place.
     pub(crate) retired: AtomicBool,
     over: watch::Sender<bool>,
-    /// Until when something may come to stand in line that nobody here knows of.
+    /// Until when an entry may appear that is not on record here.
     doubt: AtomicU64,
     used: AtomicU64,
     /// Rung when it should look after itself sooner.
@@ -41,19 +39,19 @@ pub(crate) struct Session {
 #[derive(Default)]
 struct Entries {
     by_req: HashMap<ReqId, Entry>,
-    lines: HashMap<FullName, Ours>,
+    queues: HashMap<FullName, Ours>,
 }
 
-/// What a session has in one line.
+/// What a session has in one queue.
 #[derive(Default)]
 struct Ours {
     /// How many, with those whose join is unanswered.
     all: usize,
-    /// Those whose place is known, in the order of the line.
+    /// Those whose place is known, in the order of the queue.
     seated: VecDeque<(Token, ReqId)>,
 }
 
-/// A request that has, or may have, an entry in line.
+/// A request that has, or may have, an entry in the queue.
 struct Entry {
     key: Key,
     /// `None` while its join is unanswered.
@@ -89,8 +87,7 @@ impl Session {
 
     /// Its connection.
     pub(crate) fn client(&self) -> Result<Arc<Client>, Zk> {
-        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        client.clone().ok_or(Zk::ClientClosed)
+        self.client.lock().clone().ok_or(Zk::ClientClosed)
     }
 
     pub(crate) fn state(&self) -> StateWatcher {
@@ -99,15 +96,15 @@ impl Session {
 
     /// Writes its node, which only most of the servers together can acknowledge.
     pub(crate) async fn show(&self, shared: &Shared) -> Result<(), Error> {
-        let sent = shared.moment();
+        let sent = shared.reading();
         let client = self.client().map_err(trouble)?;
         match client.set_data(&self.beat, &[], None).await {
             Ok(_) => {}
-            // At first, and when somebody has swept too well.
+            // At first, and when another client has swept too well.
             Err(Zk::NoNode) => self.make_beat(shared, &client).await?,
             Err(e) => return Err(self.failed(e)),
         }
-        self.heard(sent, shared.moment());
+        self.heard(sent, shared.reading());
         Ok(())
     }
 
@@ -116,7 +113,9 @@ impl Session {
         loop {
             match client.create(&self.beat, &[], &options).await {
                 Ok(_) | Err(Zk::NodeExists) => return Ok(()),
-                Err(Zk::NoNode) => shared.make(client, &shared.clients()).await?,
+                Err(Zk::NoNode) => {
+                    shared.make_container(client, &shared.clients()).await.map_err(trouble)?;
+                }
                 Err(e) => return Err(self.failed(e)),
             }
         }
@@ -130,17 +129,13 @@ impl Session {
         trouble(e)
     }
 
-    pub(crate) fn id(&self) -> i64 {
-        self.id
-    }
-
     /// A write was acknowledged.
     pub(crate) fn heard(&self, sent: ClockReading, now: ClockReading) {
-        self.pulse.lock().unwrap_or_else(PoisonError::into_inner).acknowledged(sent, now);
+        self.pulse.lock().acknowledged(sent, now);
     }
 
     pub(crate) fn lease(&self) -> Lease {
-        self.pulse.lock().unwrap_or_else(PoisonError::into_inner).lease()
+        self.pulse.lock().lease()
     }
 
     /// Whether it is known to have ended.
@@ -151,7 +146,7 @@ impl Session {
     /// Lets go of the connection.
     pub(crate) fn end(&self) {
         self.over.send_replace(true);
-        self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.client.lock().take();
         self.hurry.notify_one();
     }
 
@@ -198,49 +193,45 @@ impl Session {
         BootInstant::from_nanos(self.used.load(Ordering::Acquire))
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A request is about to be put in line; true when others of this session are there.
+    /// A request is about to be put in the queue; true when others of this session are there.
     pub(crate) fn expect(&self, key: Key) -> bool {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if entries.by_req.contains_key(&key.req) {
             return true;
         }
         let lock = key.lock.clone();
         entries.by_req.insert(key.req, Entry { key, place: None });
-        let ours = entries.lines.entry(lock).or_default();
+        let ours = entries.queues.entry(lock).or_default();
         ours.all += 1;
         ours.all > 1
     }
 
-    /// How many of this session stand in a line.
-    pub(crate) fn crowd(&self, lock: &FullName) -> usize {
-        self.entries().lines.get(lock).map_or(0, |ours| ours.all)
+    /// How many of this session stand in a queue.
+    pub(crate) fn count_in(&self, lock: &FullName) -> usize {
+        self.entries.lock().queues.get(lock).map_or(0, |ours| ours.all)
     }
 
-    /// It is in line.
-    pub(crate) fn seat(&self, req: &ReqId, place: &OwnEntry) {
-        let mut entries = self.entries();
+    /// It is in the queue.
+    pub(crate) fn note_entry(&self, req: &ReqId, place: &OwnEntry) {
+        let mut entries = self.entries.lock();
         let entries = &mut *entries;
         let Some(entry) = entries.by_req.get_mut(req) else { return };
         entry.place = Some(place.clone());
-        if let Some(ours) = entries.lines.get_mut(&entry.key.lock) {
-            let token = place.token();
+        if let Some(ours) = entries.queues.get_mut(&entry.key.lock) {
+            let token = place.0.token;
             let at = ours.seated.partition_point(|(other, _)| *other < token);
             ours.seated.insert(at, (token, *req));
         }
     }
 
-    /// Who is first in line once a place has left, if that is one of this session who waits.
+    /// The first entry once this one has left, if it is a waiter of this session.
     pub(crate) fn next(&self, key: &Key, leaving: &OwnEntry) -> Option<OwnEntry> {
-        let entries = self.entries();
-        let seated = &entries.lines.get(&key.lock)?.seated;
+        let entries = self.entries.lock();
+        let seated = &entries.queues.get(&key.lock)?.seated;
         let (first, next) = (seated.front()?, seated.get(1)?);
         let next = entries.by_req.get(&next.1)?.place.as_ref()?;
-        // Nobody but these two is left of all who were ahead of it.
-        (first.0 == leaving.token() && next.is_clear() && next.waits()).then(|| next.clone())
+        // Only these two are left of all that were ahead of it.
+        (first.0 == leaving.0.token && next.is_clear() && next.waits()).then(|| next.clone())
     }
 
     /// A place of this session, by its name.
@@ -251,7 +242,7 @@ impl Session {
 
     /// Whether all of these are places of this session.
     pub(crate) fn all_seated<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> bool {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         names.into_iter().all(|name| {
             let entry = crate::node_names::request(name).and_then(|req| entries.by_req.get(&req));
             entry.and_then(|e| e.place.as_ref()).is_some_and(|place| place.name() == name)
@@ -260,39 +251,39 @@ impl Session {
 
     /// Where it stands, if that is known.
     pub(crate) fn place(&self, req: &ReqId) -> Option<OwnEntry> {
-        self.entries().by_req.get(req)?.place.clone()
+        self.entries.lock().by_req.get(req)?.place.clone()
     }
 
-    /// It is not in line any more, and never comes: whoever is behind it may count on that.
+    /// It is not in the queue any more, and never comes: entries behind it may count on that.
     pub(crate) fn forget(&self, req: &ReqId) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let Some(gone) = entries.by_req.remove(req) else { return };
-        let Some(ours) = entries.lines.get_mut(&gone.key.lock) else { return };
+        let Some(ours) = entries.queues.get_mut(&gone.key.lock) else { return };
         ours.all -= 1;
         if ours.all == 0 {
-            entries.lines.remove(&gone.key.lock);
+            entries.queues.remove(&gone.key.lock);
         } else if let Some(at) = ours.seated.iter().position(|(_, r)| r == req) {
             ours.seated.remove(at);
         }
     }
 
     pub(crate) fn knows(&self, req: &ReqId) -> bool {
-        self.entries().by_req.contains_key(req)
+        self.entries.lock().by_req.contains_key(req)
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.entries().by_req.is_empty()
+        self.entries.lock().by_req.is_empty()
     }
 
-    /// All it has in line, taken: the session is over.
+    /// All it has in the queue, taken: the session is over.
     pub(crate) fn take(&self) -> Vec<Key> {
-        let entries = std::mem::take(&mut *self.entries());
+        let entries = std::mem::take(&mut *self.entries.lock());
         entries.by_req.into_values().map(|e| e.key).collect()
     }
 
     /// What is held and not yet watched.
     pub(crate) fn unwatched(&self) -> Vec<(Key, OwnEntry)> {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         let seats = entries.by_req.values().filter_map(|e| Some((&e.key, e.place.as_ref()?)));
         let held = seats.filter(|(_, place)| place.to_watch());
         held.map(|(key, place)| (key.clone(), place.clone())).collect()
@@ -300,7 +291,7 @@ impl Session {
 
     /// Whether an entry of this name is known, or of a request whose answer is still to come.
     pub(crate) fn accounts_for(&self, req: &ReqId, name: &str) -> bool {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         let place = entries.by_req.get(req).map(|e| e.place.as_ref());
         place.is_some_and(|place| place.is_none_or(|place| place.name() == name))
     }

@@ -9,8 +9,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use distlock_core::ClockReading;
-use distlock_core::queue::Lease;
+use distlock_core::{ClockReading, Lease};
 
 /// What was heard of a session.
 #[derive(Debug)]

@@ -1,13 +1,12 @@
 //! The sessions of a client: one a class of TTLs, opened when it is first asked for.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::single_flight::SingleFlight;
 use distlock_core::url::Host;
-use distlock_core::{BootInstant, Error, Kind};
+use distlock_core::{BootInstant, Error, Kind, Mutex, SingleFlight};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zookeeper_client::{Client, Connector, Error as Zk, SessionState};
@@ -33,13 +32,9 @@ struct Slot {
 }
 
 impl Slot {
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Its session, if new entries may stand in it.
     fn serving(&self, shared: &Shared) -> Option<Arc<Session>> {
-        let session = self.lock().clone().filter(|s| s.serves(shared.moment()))?;
+        let session = self.session.lock().clone().filter(|s| s.serves(shared.reading()))?;
         session.touch(shared.clock.now());
         Some(session)
     }
@@ -56,19 +51,15 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    fn slots(&self) -> MutexGuard<'_, HashMap<Duration, Arc<Slot>>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The session for a TTL. Those who come while it is being opened share that: it goes on when
-    /// whoever began it is dropped, and the session is there for the next.
+    /// The session for a TTL. Calls that come while it is being opened share that: it goes on when
+    /// the call that began it is dropped, and the session is there for the next.
     pub(crate) async fn session(
         &self,
         shared: &Arc<Shared>,
         ttl: Duration,
     ) -> Result<Arc<Session>, Error> {
         let ttl = self.class(ttl);
-        let slot = self.slots().entry(ttl).or_default().clone();
+        let slot = self.slots.lock().entry(ttl).or_default().clone();
         if let Some(session) = slot.serving(shared) {
             return Ok(session);
         }
@@ -77,11 +68,11 @@ impl Pool {
             if let Some(session) = at.serving(&shared) {
                 return Ok(session);
             }
-            if let Some(old) = at.lock().take() {
+            if let Some(old) = at.session.lock().take() {
                 old.retire();
             }
             let session = shared.pool.open(&shared, ttl).await?;
-            *at.lock() = Some(session.clone());
+            *at.session.lock() = Some(session.clone());
             if shared.is_closed() {
                 session.end();
                 return Err(closed());
@@ -104,28 +95,29 @@ impl Pool {
 
     /// Any session that is open: one that is connected, if there is one.
     pub(crate) fn any(&self) -> Option<Arc<Session>> {
-        let open = |slot: &Arc<Slot>| slot.lock().clone().filter(|s| !s.is_over());
-        let open: Vec<Arc<Session>> = self.slots().values().filter_map(open).collect();
+        let open = |slot: &Arc<Slot>| slot.session.lock().clone().filter(|s| !s.is_over());
+        let open: Vec<Arc<Session>> = self.slots.lock().values().filter_map(open).collect();
         let connected = |s: &&Arc<Session>| s.state().peek_state() == SessionState::SyncConnected;
         open.iter().find(connected).or(open.first()).cloned()
     }
 
     /// Lets go of a session that nobody uses.
     pub(crate) fn drop_idle(&self, session: &Arc<Session>) -> bool {
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         if !session.is_idle() {
             return false;
         }
         session.retire();
-        let mine = |slot: &Slot| slot.lock().as_ref().is_some_and(|s| Arc::ptr_eq(s, session));
+        let mine =
+            |slot: &Slot| slot.session.lock().as_ref().is_some_and(|s| Arc::ptr_eq(s, session));
         slots.retain(|_, slot| !mine(slot));
         true
     }
 
     /// Lets go of all of them.
     pub(crate) fn clear(&self) -> Vec<Arc<Session>> {
-        let slots = std::mem::take(&mut *self.slots());
-        slots.into_values().filter_map(|slot| slot.lock().take()).collect()
+        let slots = std::mem::take(&mut *self.slots.lock());
+        slots.into_values().filter_map(|slot| slot.session.lock().take()).collect()
     }
 
     /// Opens a session, and looks after it.
@@ -135,7 +127,7 @@ impl Pool {
         let least = shared.options.tick.unwrap_or_default() * 4;
         let mut wish = ttl.max(shortest * 2).max(least);
         let (client, asked) = loop {
-            let asked = shared.moment();
+            let asked = shared.reading();
             let client = connect(shared, wish, end).await?;
             let granted = client.session_timeout();
             if granted < wish {
@@ -153,11 +145,9 @@ impl Pool {
         let raised = Duration::from_millis(self.shortest.load(Ordering::Acquire)) / 2;
         let tick = shared.options.tick.unwrap_or_else(|| shared.options.tick(granted).max(raised));
         let begin = Session::begin(shared, client, asked, tick);
-        let session = shared
-            .clock
-            .timeout(end.since(shared.clock.now()).max(AGAIN), begin)
-            .await
-            .unwrap_or_else(|| Err(no_session(None, OPENING)))?;
+        let left = end.since(shared.clock.now()).max(AGAIN);
+        let session = shared.clock.timeout(left, begin).await;
+        let session = session.unwrap_or_else(|| Err(no_session(None, OPENING)))?;
         session_upkeep::start(shared, &session);
         Ok(session)
     }
@@ -205,7 +195,7 @@ async fn is_read_only(host: &Host) -> bool {
 }
 
 fn connector(shared: &Shared, ttl: Duration) -> Connector {
-    // Detached: what is in line at the end stays until its session ends, as `min_hold` wants it.
+    // Detached: what is in the queue at the end stays until its session ends, as `min_hold` wants it.
     let connector = Client::connector()
         .with_session_timeout(ttl)
         .with_connection_timeout((ttl * 2 / 5).min(SILENCE))

@@ -8,19 +8,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use distlock_core::backend::{Event, Key};
-use distlock_core::lease::Wake;
-use distlock_core::{Clock, Error, LossReason, engine};
+use distlock_core::{Clock, Error, Event, Key, LossReason, Wake, engine};
 use zookeeper_client::Error as Zk;
 
-use crate::errors::trouble;
+use crate::errors::{gone, trouble};
 use crate::node_names;
 use crate::own_entry::OwnEntry;
 use crate::record::Record;
 use crate::session::Session;
 use crate::store::Shared;
 
-/// So many heartbeats in one timeout.
+/// Heartbeats in one timeout.
 const BEATS: u32 = 12;
 /// What is held for longer than this is watched.
 const LOOK: Duration = Duration::from_secs(1);
@@ -78,15 +76,13 @@ async fn beat(shared: &Arc<Shared>, session: &Arc<Session>, pace: Duration) {
     }
     if matches!(beat, Some(Ok(()))) && session.is_doubtful() {
         let swept = shared.clock.timeout(pace * 3, sweep(shared, session)).await;
-        match swept {
-            Some(Ok(())) => {}
-            Some(Err(e)) => tracing::debug!(store = shared.site, error = %e, "not swept"),
-            None => {}
+        if let Some(Err(e)) = swept {
+            tracing::debug!(store = shared.site, error = %e, "not swept");
         }
     }
 }
 
-/// Removes what stands in line in the name of this session and belongs to nobody: a request that
+/// Removes what stands in the queue in the name of this session and belongs to no request: one that
 /// arrived after it had been given up.
 async fn sweep(shared: &Arc<Shared>, session: &Arc<Session>) -> Result<(), Error> {
     let root = &shared.options.root;
@@ -99,10 +95,7 @@ async fn sweep(shared: &Arc<Shared>, session: &Arc<Session>) -> Result<(), Error
         let Some(req) = node_names::request(name) else { continue };
         if !session.accounts_for(&req, name) {
             tracing::debug!(store = shared.site, path, "swept what nobody asked for any more");
-            match client.delete(&path, None).await {
-                Ok(()) | Err(Zk::NoNode) => {}
-                Err(e) => return Err(session.failed(e)),
-            }
+            gone(client.delete(&path, None).await).map_err(|e| session.failed(e))?;
         }
     }
     session.swept(now);
@@ -134,7 +127,7 @@ async fn until_ended(
     key: &Key,
     place: &OwnEntry,
 ) -> Option<LossReason> {
-    let mut company = pin!(company(clock, session, place));
+    let mut joined_behind = pin!(joined_behind(clock, session, place));
     let mut ended = pin!(ended(session, key, place));
     let mut alone = true;
     loop {
@@ -142,7 +135,7 @@ async fn until_ended(
             biased;
             why = &mut ended => return why,
             () = session.ended() => return None,
-            () = &mut company, if alone => {
+            () = &mut joined_behind, if alone => {
                 alone = false;
                 if let Some(shared) = shared.upgrade() {
                     shared.tell(Wake::Event(Event::Contended(key.clone())));
@@ -152,8 +145,8 @@ async fn until_ended(
     }
 }
 
-/// Completes when somebody stands behind an entry.
-async fn company(clock: &Clock, session: &Arc<Session>, place: &OwnEntry) {
+/// Completes when another entry stands behind one.
+async fn joined_behind(clock: &Clock, session: &Arc<Session>, place: &OwnEntry) {
     while let Ok(client) = session.client() {
         let Ok((children, watcher)) = client.list_and_watch_children(place.parent()).await else {
             clock.sleep(LOOK).await;
@@ -173,7 +166,7 @@ async fn company(clock: &Clock, session: &Arc<Session>, place: &OwnEntry) {
 async fn ended(session: &Arc<Session>, key: &Key, place: &OwnEntry) -> Option<LossReason> {
     let client = session.client().ok()?;
     while session.knows(&key.req) {
-        match client.get_and_watch_data(place.path()).await {
+        match client.get_and_watch_data(&place.0.path).await {
             Ok((data, _, watcher)) => {
                 if Record::read(&data).is_none_or(|r| r.revoked) {
                     return Some(LossReason::Revoked);

@@ -28,7 +28,7 @@ pub(crate) struct Point {
 }
 
 /// What there were many of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Subject {
     /// Waiters of one name.
@@ -83,8 +83,13 @@ fn fail(what: &'static str, e: impl std::error::Error + Send + Sync + 'static) -
 /// Measures the stores, adds what was measured to the record, and writes page and plot beside it.
 ///
 /// `docs` is the documentation folder; the record is `bench/growth.json` in it. A quick run prints
-/// and records nothing.
-pub(crate) async fn run(stores: &[&str], quick: bool, docs: Option<&Path>) -> Result<(), Error> {
+/// and records nothing. With a subject in `of`, the record keeps the figures of the others.
+pub(crate) async fn run(
+    stores: &[&str],
+    of: Option<Subject>,
+    quick: bool,
+    docs: Option<&Path>,
+) -> Result<(), Error> {
     let record = docs.map(|docs| docs.join("bench").join("growth.json"));
     let mut all: Vec<Point> = match &record {
         Some(file) if file.exists() => {
@@ -93,9 +98,10 @@ pub(crate) async fn run(stores: &[&str], quick: bool, docs: Option<&Path>) -> Re
         }
         _ => Vec::new(),
     };
+    let subjects = of.as_ref().map_or(&Subject::ALL[..], std::slice::from_ref);
     for store in stores {
-        let points = measure::store(store, quick).await?;
-        all.retain(|p| p.store != *store);
+        let points = measure::store(store, subjects, quick).await?;
+        all.retain(|p| p.store != *store || !subjects.contains(&p.subject));
         all.extend(points);
         // After each store, so that a run that is cut short keeps what it has.
         if let (Some(docs), Some(file), false) = (docs, &record, quick) {

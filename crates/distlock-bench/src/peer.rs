@@ -40,7 +40,7 @@ impl Peer {
     }
 
     fn patient(mut manager: LockManager) -> Self {
-        manager.set_retry(1000, Duration::from_millis(1));
+        manager.set_retry(60_000, Duration::from_millis(1));
         Self::Rslock(manager)
     }
 
@@ -69,27 +69,49 @@ impl Peer {
 
     /// Takes a lock and gives it back, as one of many tasks.
     pub(crate) async fn cycle(&self, name: &str, task: usize) -> Result<(), Error> {
+        self.timed_cycle(name, task, || ()).await
+    }
+
+    /// The same, and says when the lock is granted, except for the database's own lock functions.
+    pub(crate) async fn timed_cycle(
+        &self,
+        name: &str,
+        task: usize,
+        granted: impl FnOnce() + Send,
+    ) -> Result<(), Error> {
         let manager = match self {
             Self::Rslock(manager) => manager,
             Self::Own(sql) => return sql.own_lock(name).await,
             Self::Sqlx(sql) => return sql.sqlx_lock(name).await,
-            Self::Service(etcd) => return etcd.service(name, task).await,
-            Self::ZooKeeper(client) => return zookeeper_lock(client, name).await.map_err(theirs),
+            Self::Service(etcd) => {
+                let key = etcd.service_lock(name, task).await?;
+                granted();
+                return etcd.service_unlock(key).await;
+            }
+            Self::ZooKeeper(client) => {
+                return zookeeper_lock(client, name, granted).await.map_err(theirs);
+            }
         };
         let lock = manager.lock(name.as_bytes(), Duration::from_secs(10)).await;
         let lock = lock.map_err(|e| Error::new(Kind::Store, format!("rslock: {e:?}")))?;
+        granted();
         manager.unlock(&lock).await;
         Ok(())
     }
 }
 
 /// Gives it back by one delete, as its drop does in the background, and waits for that.
-async fn zookeeper_lock(client: &Client, name: &str) -> Result<(), zookeeper_client::Error> {
+async fn zookeeper_lock(
+    client: &Client,
+    name: &str,
+    granted: impl FnOnce() + Send,
+) -> Result<(), zookeeper_client::Error> {
     let (acls, dir) = (Acls::anyone_all(), format!("/peer/{}", name.replace(' ', "-")));
     let parents = CreateMode::Container.with_acls(acls);
     let options = LockOptions::new(acls).with_ancestor_options(parents)?;
     let prefix = LockPrefix::new_curator(&dir, "lock-")?;
     let held = client.lock(prefix, &[b'x'; 200], options).await?;
+    granted();
     let path = held.lock_path().to_owned();
     std::mem::forget(held);
     client.delete(&path, None).await

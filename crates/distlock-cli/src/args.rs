@@ -160,13 +160,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Duration>,
     /// Exit status when somebody else has the lock; 0 skips without a word
-    #[arg(
-        short = 'E',
-        long,
-        value_name = "CODE",
-        default_value_t = 75,
-        allow_negative_numbers = true
-    )]
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) busy_code: u8,
     /// Exit status when the lock was lost
     #[arg(long, value_name = "CODE", default_value_t = 76, allow_negative_numbers = true)]
@@ -189,7 +184,8 @@ Nobody renews the lock meanwhile, except `distlock renew`: choose a TTL that cov
 pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) wait: Wait,
-    /// How long the lock stays held without a renewal [default: 10m, or the store's longest if that is less]
+    /// How long the lock stays held without a renewal [default: 10m, or the store's longest if that
+    /// is less]
     #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]

@@ -9,7 +9,7 @@ use std::process::Command;
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use crate::exit::{Failure, Status};
+use crate::{Failure, Status};
 
 /// A command that can be started.
 pub(crate) struct Program<'a> {
@@ -35,7 +35,7 @@ pub(crate) enum Change {
 }
 
 impl<'a> Program<'a> {
-    /// Looks for a command now, so that one that cannot be started does not stand in line first.
+    /// Looks for a command now, so that one that cannot be started does not wait for the lock first.
     pub(crate) fn find(words: &'a [OsString]) -> Result<Self, Failure> {
         let name = words.first().map_or(OsStr::new(""), OsString::as_os_str);
         let shown = name.to_string_lossy();

@@ -81,7 +81,10 @@ impl From<Error> for Failure {
     }
 }
 
-/// What a verb comes back with.
+/// What a verb comes back with that has done what was asked for, or not.
+pub(crate) type Done = Result<(), Failure>;
+
+/// What a verb with an exit status of its own comes back with.
 pub(crate) type Outcome = Result<Status, Failure>;
 
 #[cfg(test)]

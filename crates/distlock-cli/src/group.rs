@@ -1,4 +1,4 @@
-//! Whom a command consists of: the processes of its group, and those that descend from it in a
+//! The processes of a command: those of its group, and those that descend from it in a
 //! group of their own, as timeout(1), setsid(1) and shells with job control make one.
 
 use rustix::fd::OwnedFd;
@@ -21,10 +21,10 @@ struct Seen {
 }
 
 /// The processes of a command. Besides the group only what descends from the command itself is
-/// found, and only while whoever started it lives: `/proc` forgets the parents of orphans. So
-/// whoever was seen once is remembered from then on.
+/// found, and only while its parent lives: `/proc` forgets the parents of orphans. So a process that
+/// was seen once is remembered from then on.
 #[derive(Clone, Debug)]
-pub(crate) struct Crew {
+pub(crate) struct ProcessGroup {
     pub(crate) group: Pid,
     /// The command itself, once it has started.
     pub(crate) command: Option<Process>,
@@ -38,7 +38,7 @@ impl Process {
         look(pid).map(|seen| seen.process)
     }
 
-    /// A handle that means this very process, whoever gets its number next.
+    /// A handle that means this very process, also when its number is given out again.
     fn handle(self) -> Option<OwnedFd> {
         let handle = pidfd_open(self.pid, PidfdFlags::empty()).ok()?;
         (Self::of(self.pid) == Some(self)).then_some(handle)
@@ -51,13 +51,13 @@ impl Process {
     }
 }
 
-impl Crew {
+impl ProcessGroup {
     /// The processes of this group, and of a command that may leave it.
     pub(crate) const fn new(group: Pid, command: Option<Process>) -> Self {
         Self { group, command, strays: Vec::new() }
     }
 
-    /// Looks who there is, before one of them dies and leaves orphans.
+    /// Looks for the processes, before one of them dies and leaves orphans.
     pub(crate) fn remember(&mut self) {
         self.members();
     }
@@ -114,15 +114,16 @@ impl Crew {
         self.send(Signal::CONT);
     }
 
-    /// Ends it, whoever of the group calls it included.
+    /// Ends it, the calling process included if it is of the group.
     pub(crate) fn end(&mut self) {
         self.remember();
         self.strays.iter().for_each(|stray| stray.send(Signal::KILL));
         let _ = kill_process_group(self.group, Signal::KILL);
     }
 
-    /// Sends KILL to all besides one process; says whether there was anybody left. Whoever it does
-    /// not end at once (it sleeps in the kernel, or is another user's) is left at the next look.
+    /// Sends KILL to all besides one process; says whether there was anybody left. A process that
+    /// it does not end at once (it sleeps in the kernel, or is another user's) is left at the next
+    /// look.
     pub(crate) fn kill_others(&mut self, besides: Pid) -> bool {
         let left = self.others(besides);
         left.iter().for_each(|process| process.send(Signal::KILL));

@@ -2,7 +2,7 @@
 //!
 //! 1. `run` starts it first of all, in a process group of its own, with a socket as its stdin.
 //! 2. The command is started *into* that group, so there is no moment at which the command exists
-//!    and the guardian does not know whom to end.
+//!    and the guardian does not know which processes to end.
 //!    What the command starts in other groups is found through the command's own number.
 //! 3. After each renewal `run` tells it the deadline. If none comes in time (`distlock` was
 //!    stopped), the group gets TERM, and KILL before the lease can pass on.
@@ -40,50 +40,46 @@ use rustix::time::{
 };
 
 use crate::descriptors::{self, MOST};
-use crate::exit::{Failure, Status};
-use crate::group::{Crew, Process};
+use crate::group::{Process, ProcessGroup};
+use crate::{Failure, Status};
 
 /// How the guardian's process is called: not a verb, so not in the definition.
 const NAME: &str = "distlock-guardian";
 /// How often a group that was asked to end is looked at.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(20);
 /// How soon after KILL: most processes are gone by then.
-const GLIMPSE: Duration = Duration::from_millis(2);
-/// How often whom KILL did not end is looked at when nobody waits for it any more, and after how many
-/// looks.
-const SELDOM: (u32, Duration) = (250, Duration::from_secs(1));
+const QUICK_POLL: Duration = Duration::from_millis(2);
+/// How often a process that KILL did not end is looked at when nothing waits for it any more, and
+/// after how many looks.
+const SLOW_POLL: (u32, Duration) = (250, Duration::from_secs(1));
 
 /// How long to wait for what KILL does not end: a process that sleeps in the kernel, or that became
 /// another user's.
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(5);
 
 /// How long the command has after TERM where the lock ended with its process.
-const MOMENT: Duration = Duration::from_millis(50);
+const SHORT_GRACE: Duration = Duration::from_millis(50);
 
 const DEADLINE: u8 = b'd';
 const ENDING: u8 = b'e';
 const GOODBYE: u8 = b'g';
 const LOCKS: u8 = b'l';
 const COMMAND: u8 = b'c';
-/// One word to the guardian: what, a moment on the boot clock, a duration in nanoseconds. For the
+/// One message to the guardian: its kind, a time on the boot clock, a duration in nanoseconds. For the
 /// command the two numbers are its pid and when it started.
-type Word = [u8; 17];
+type Message = [u8; 17];
 
-fn word(what: u8, at: BootInstant, grace: Duration) -> Word {
-    let mut word = [what; 17];
-    word[1..9].copy_from_slice(&at.as_nanos().to_le_bytes());
+fn encode(what: u8, at: BootInstant, grace: Duration) -> Message {
+    let mut message = [what; 17];
+    message[1..9].copy_from_slice(&at.as_nanos().to_le_bytes());
     let grace = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
-    word[9..].copy_from_slice(&grace.to_le_bytes());
-    word
+    message[9..].copy_from_slice(&grace.to_le_bytes());
+    message
 }
 
-fn unword(word: &Word) -> (u8, BootInstant, Duration) {
-    let number = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&word[at..at + 8]);
-        u64::from_le_bytes(bytes)
-    };
-    (word[0], BootInstant::from_nanos(number(1)), Duration::from_nanos(number(9)))
+fn decode(message: &Message) -> (u8, BootInstant, Duration) {
+    let number = |at| u64::from_le_bytes(message[at..at + 8].try_into().unwrap_or_default());
+    (message[0], BootInstant::from_nanos(number(1)), Duration::from_nanos(number(9)))
 }
 
 /// When KILL must be sent so that the group is gone by the deadline: a tenth of the grace early.
@@ -95,7 +91,7 @@ pub(crate) fn kill_at(deadline: BootInstant, grace: Duration) -> BootInstant {
 pub(crate) struct Guardian {
     pid: Pid,
     process: std::process::Child,
-    /// Keeps words apart, carries descriptors, and ends when this process does.
+    /// Keeps messages apart, carries descriptors, and ends when this process does.
     socket: OwnedFd,
 }
 
@@ -139,7 +135,7 @@ impl Guardian {
         self.tell(DEADLINE, at, grace)
     }
 
-    /// Tells it who the command is, so that it is found in whatever group it moves to.
+    /// Tells it the command's process, so that it is found in whatever group it moves to.
     pub(crate) fn command(&mut self, command: Process) -> io::Result<()> {
         let pid = u64::from(command.pid.as_raw_pid().unsigned_abs());
         let started = Duration::from_nanos(command.started);
@@ -161,14 +157,14 @@ impl Guardian {
         if !copies.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(&copies));
         }
-        let word = word(LOCKS, BootInstant::FAR, Duration::ZERO);
-        let _ = sendmsg(&self.socket, &[IoSlice::new(&word)], &mut control, SendFlags::NOSIGNAL);
+        let message = encode(LOCKS, BootInstant::FAR, Duration::ZERO);
+        let _ = sendmsg(&self.socket, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL);
     }
 
     fn tell(&mut self, what: u8, at: BootInstant, grace: Duration) -> io::Result<()> {
         // Never waits: a guardian that somebody stopped must not stop us.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match rustix::net::send(&self.socket, &word(what, at, grace), flags) {
+        match rustix::net::send(&self.socket, &encode(what, at, grace), flags) {
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(e) => Err(e.into()),
         }
@@ -198,7 +194,7 @@ pub(crate) fn watch() -> ExitCode {
     // The group's signals are for the command. Blocked, not handled: nothing interrupts us.
     let _ = SigSet::all().thread_block();
     let _ = rustix::thread::set_name(c"distlock-guard");
-    match stand() {
+    match prepare() {
         Ok(watch) => {
             watch.run();
             Status::OK.into()
@@ -207,7 +203,7 @@ pub(crate) fn watch() -> ExitCode {
     }
 }
 
-fn stand() -> io::Result<Watch> {
+fn prepare() -> io::Result<Watch> {
     // Only a leader may end its group: otherwise it is somebody else's.
     if getpgrp() != getpid() {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -220,7 +216,7 @@ fn stand() -> io::Result<Watch> {
 struct Watch {
     clock: Clock,
     /// This process is its group's leader, and of all in it the one that is not ended.
-    crew: Crew,
+    processes: ProcessGroup,
     /// On the boot clock: right after a suspended machine wakes up is when it matters.
     timer: OwnedFd,
     /// Told a deadline: there is, or may be, a command.
@@ -240,7 +236,7 @@ impl Watch {
     fn new() -> io::Result<Self> {
         Ok(Self {
             clock: Clock::system(),
-            crew: Crew::new(getpid(), None),
+            processes: ProcessGroup::new(getpid(), None),
             timer: timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?,
             armed: false,
             deadline: BootInstant::FAR,
@@ -258,28 +254,28 @@ impl Watch {
             let now = self.clock.now();
             match self.end_at {
                 Some(at) if at <= now => {
-                    if !self.crew.kill_others(getpid()) {
+                    if !self.processes.kill_others(getpid()) {
                         return self.close();
                     }
                     looks += 1;
                     let nap = match looks {
-                        1..=10 => GLIMPSE,
-                        n if self.alone && n > SELDOM.0 => SELDOM.1,
-                        _ => LOOK,
+                        1..=10 => QUICK_POLL,
+                        n if self.alone && n > SLOW_POLL.0 => SLOW_POLL.1,
+                        _ => POLL,
                     };
                     // `run` may give up on them: it must not wait for us.
                     if self.listen(now.plus(nap)) {
                         return;
                     }
                 }
-                Some(_) if self.alone && self.crew.others(getpid()).is_empty() => return,
+                Some(_) if self.alone && self.processes.others(getpid()).is_empty() => return,
                 None if self.ask_at() <= now => {
                     self.ask(kill_at(self.deadline, self.grace), "is stopped or stuck");
                 }
                 _ => {
                     let mut next = self.end_at.unwrap_or_else(|| self.ask_at());
                     if self.alone {
-                        next = next.min(now.plus(LOOK));
+                        next = next.min(now.plus(POLL));
                     }
                     if self.listen(next) {
                         return;
@@ -295,11 +291,11 @@ impl Watch {
     fn close(&mut self) {
         let theirs = getppid().and_then(|run| getpgid(Some(run)).ok());
         if theirs.is_none_or(|group| setpgid(None, Some(group)).is_err()) {
-            // Nobody is left to start anything, and whoever slipped in goes with us.
-            return self.crew.end();
+            // No process is left to start anything, and one that slipped in ends with us.
+            return self.processes.end();
         }
-        while self.crew.kill_others(getpid()) {
-            if self.listen(self.clock.now().plus(GLIMPSE)) {
+        while self.processes.kill_others(getpid()) {
+            if self.listen(self.clock.now().plus(QUICK_POLL)) {
                 return;
             }
         }
@@ -313,11 +309,11 @@ impl Watch {
 
     fn ask(&mut self, end_at: BootInstant, what: &str) {
         let _ = writeln!(io::stderr(), "distlock: {what}; ending its command");
-        self.crew.ask_to_end();
+        self.processes.ask_to_end();
         self.end_at = Some(end_at);
     }
 
-    /// Waits for a word or the next moment; true when there is nothing more to do.
+    /// Waits for a message or the time of the next check; true when there is nothing more to do.
     fn listen(&mut self, next: BootInstant) -> bool {
         let stdin = io::stdin();
         let mut fds = [PollFd::new(&self.timer, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
@@ -329,25 +325,25 @@ impl Watch {
             return false;
         }
         let spoken = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
-        spoken && self.hear()
+        spoken && self.receive()
     }
 
-    fn hear(&mut self) -> bool {
-        let mut word: Word = [0; 17];
+    fn receive(&mut self) -> bool {
+        let mut message: Message = [0; 17];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let into = &mut [IoSliceMut::new(&mut word)];
+        let into = &mut [IoSliceMut::new(&mut message)];
         let got = recvmsg(io::stdin(), into, &mut control, RecvFlags::CMSG_CLOEXEC);
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(copies) = message {
+        for ancillary in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(copies) = ancillary {
                 self.locks.extend(copies);
             }
         }
-        if !got.is_ok_and(|got| got.bytes == word.len()) {
+        if !got.is_ok_and(|got| got.bytes == message.len()) {
             self.alone = true;
             return self.left_alone();
         }
-        match (unword(&word), self.end_at) {
+        match (decode(&message), self.end_at) {
             ((GOODBYE, ..), _) => return true,
             ((DEADLINE, at, grace), None) => {
                 (self.armed, self.deadline, self.grace) = (true, at, grace);
@@ -357,7 +353,7 @@ impl Watch {
             ((COMMAND, pid, started), _) => {
                 let pid = i32::try_from(pid.as_nanos()).ok().and_then(Pid::from_raw);
                 let started = u64::try_from(started.as_nanos()).unwrap_or(u64::MAX);
-                self.crew.command = pid.map(|pid| Process { pid, started });
+                self.processes.command = pid.map(|pid| Process { pid, started });
             }
             _ => {}
         }
@@ -369,7 +365,7 @@ impl Watch {
             let now = self.clock.now();
             let grace = match (self.pinned, self.locks.is_empty()) {
                 (true, true) => Duration::ZERO,
-                (true, false) => self.grace.min(MOMENT),
+                (true, false) => self.grace.min(SHORT_GRACE),
                 (false, _) => self.grace,
             };
             let end_at = now.plus(grace).min(kill_at(self.deadline, self.grace));
@@ -379,16 +375,12 @@ impl Watch {
     }
 }
 
-/// Sets the timer; a moment that never comes stills it.
+/// Sets the timer; a time that never comes disarms it.
 fn alarm(timer: &OwnedFd, at: BootInstant) -> io::Result<()> {
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
     let at = match at {
         BootInstant::FAR => zero,
-        at => {
-            let at = Duration::from_nanos(at.as_nanos());
-            let seconds = i64::try_from(at.as_secs()).unwrap_or(i64::MAX);
-            Timespec { tv_sec: seconds, tv_nsec: i64::from(at.subsec_nanos()) }
-        }
+        at => Timespec::try_from(Duration::from_nanos(at.as_nanos())).map_err(io::Error::other)?,
     };
     let once = Itimerspec { it_interval: zero, it_value: at };
     timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &once)?;

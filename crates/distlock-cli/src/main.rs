@@ -27,9 +27,10 @@ mod verbs;
 mod view;
 mod wait;
 
-use args::Args;
-use exit::Status;
+use args::{Args, Everywhere};
+use exit::{Done, Failure, Outcome, Status};
 use printer::Printer;
+use signals::Signals;
 
 fn main() -> ExitCode {
     if guardian::is_me() {

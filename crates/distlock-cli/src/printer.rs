@@ -5,8 +5,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use serde_json::Value;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::Everywhere;
-use crate::exit::{Failure, Status};
+use crate::{Done, Everywhere, Failure, Status};
 
 /// Where a verb's words go.
 #[derive(Clone, Copy, Debug)]
@@ -31,22 +30,17 @@ impl Printer {
     }
 
     /// A line of data.
-    pub(crate) fn line(self, text: &str) -> Result<(), Failure> {
-        let mut out = io::stdout().lock();
-        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(unwritten)
+    pub(crate) fn line(self, text: &str) -> Done {
+        self.bytes(format!("{text}\n").as_bytes())
     }
 
     /// A document, when JSON was asked for; else the text.
-    pub(crate) fn data(
-        self,
-        json: impl FnOnce() -> Value,
-        text: impl FnOnce() -> String,
-    ) -> Result<(), Failure> {
+    pub(crate) fn data(self, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Done {
         if self.json { self.line(&json().to_string()) } else { self.line(&text()) }
     }
 
     /// Data that is not lines.
-    pub(crate) fn bytes(self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn bytes(self, bytes: &[u8]) -> Done {
         let mut out = io::stdout().lock();
         out.write_all(bytes).and_then(|()| out.flush()).map_err(unwritten)
     }

@@ -5,9 +5,11 @@ use std::io;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
+use crate::{Failure, Status};
+
 /// What a signal means here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Heard {
+pub(crate) enum Event {
     /// TERM, INT, HUP or QUIT: somebody wants this to end.
     End(Signal),
     /// A child changed.
@@ -29,7 +31,12 @@ pub(crate) struct Signals {
 impl Signals {
     /// Listens from now on. A signal that was ignored from the start, as under nohup(1), stays so,
     /// for the command too.
-    pub(crate) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> Result<Self, Failure> {
+        Self::open()
+            .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot listen to signals: {e}")))
+    }
+
+    fn open() -> io::Result<Self> {
         let ignored = ignored();
         let open = |s: Signal| -> io::Result<(Signal, Option<unix::Signal>)> {
             let kind = SignalKind::from_raw(s.as_raw());
@@ -47,17 +54,17 @@ impl Signals {
     ///
     /// # Cancel safety
     /// Dropping it loses no signal.
-    pub(crate) async fn next(&mut self) -> Heard {
+    pub(crate) async fn next(&mut self) -> Event {
         let [term, int, hup, quit] = &mut self.end;
         tokio::select! {
             biased;
-            s = one(term) => Heard::End(s),
-            s = one(int) => Heard::End(s),
-            s = one(hup) => Heard::End(s),
-            s = one(quit) => Heard::End(s),
-            _ = self.child.recv() => Heard::Child,
-            _ = self.cont.recv() => Heard::Continued,
-            _ = self.stop.recv() => Heard::Suspend,
+            s = receive(term) => Event::End(s),
+            s = receive(int) => Event::End(s),
+            s = receive(hup) => Event::End(s),
+            s = receive(quit) => Event::End(s),
+            _ = self.child.recv() => Event::Child,
+            _ = self.cont.recv() => Event::Continued,
+            _ = self.stop.recv() => Event::Suspend,
         }
     }
 
@@ -68,15 +75,15 @@ impl Signals {
     pub(crate) async fn end(&mut self, suspend: impl Fn()) -> Signal {
         loop {
             match self.next().await {
-                Heard::End(signal) => return signal,
-                Heard::Suspend => suspend(),
-                Heard::Child | Heard::Continued => {}
+                Event::End(signal) => return signal,
+                Event::Suspend => suspend(),
+                Event::Child | Event::Continued => {}
             }
         }
     }
 }
 
-async fn one((signal, stream): &mut (Signal, Option<unix::Signal>)) -> Signal {
+async fn receive((signal, stream): &mut (Signal, Option<unix::Signal>)) -> Signal {
     if let Some(stream) = stream
         && stream.recv().await.is_some()
     {

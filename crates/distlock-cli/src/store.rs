@@ -5,9 +5,7 @@ use std::ffi::OsString;
 use distlock::backend::memory::{self, Memory};
 use distlock::{Connect, Error, Kind, Locks, Options};
 
-use crate::args::Everywhere;
-use crate::exit::{Failure, Status};
-use crate::printer::Printer;
+use crate::{Everywhere, Failure, Printer, Status};
 
 /// Connects to the store that the arguments or the environment name.
 pub(crate) async fn connect(args: &Everywhere) -> Result<Locks, Error> {
@@ -26,15 +24,14 @@ pub(crate) async fn look(args: &Everywhere, printer: Printer) -> Result<Locks, F
     }
     if is_default(args) {
         printer.note("the default store is not there yet: nobody has taken a lock in it");
-        return Ok(options(args)?.open(Memory::new())?);
-    }
-    let named = args.url.as_deref().unwrap_or("the URL that the environment names");
-    if !is_of_files(args) {
+    } else if !is_of_files(args) {
         printer.note("the database has no tables for locks yet: the first lock taken creates them");
-        return Ok(options(args)?.open(Memory::new())?);
+    } else {
+        let named = args.url.as_deref().unwrap_or("the URL that the environment names");
+        return Err(Failure::new(Status::UNREACHABLE, format!("there is no store at {named}"))
+            .hint("check its path; the first `run` or `acquire` creates it"));
     }
-    Err(Failure::new(Status::UNREACHABLE, format!("there is no store at {named}"))
-        .hint("check its path; the first `run` or `acquire` creates it"))
+    Ok(options(args)?.open(Memory::new())?)
 }
 
 /// The store, if it is there: nothing is created.

@@ -65,16 +65,7 @@ pub(crate) fn table(locks: &[LockInfo]) -> String {
         let waiting = lock.waiters.len().to_string();
         let name = plain(lock.lock.name.as_str());
         if lock.holds.is_empty() {
-            let none = || "-".to_owned();
-            rows.push([
-                name.clone(),
-                "free".into(),
-                none(),
-                none(),
-                none(),
-                waiting.clone(),
-                none(),
-            ]);
+            rows.push([&name, "free", "-", "-", "-", &waiting, "-"].map(str::to_owned));
         }
         for hold in &lock.holds {
             rows.push([

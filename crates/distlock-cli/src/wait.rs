@@ -1,17 +1,13 @@
 //! Waiting for a lock in such a way that a signal ends it at once.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use distlock::backend::Clock;
-use distlock::{Busy, Guard, Human, Lock, Locks, QueueStatus, Token};
-use rustix::process::Signal;
+use distlock::{Guard, Human, Lock, Locks, QueueStatus, Token};
 
-use crate::args::{Everywhere, Hold, Wait};
-use crate::exit::{Failure, Status};
-use crate::printer::Printer;
-use crate::signals::Signals;
-use crate::store;
+use crate::args::{Hold, Wait};
+use crate::{Everywhere, Failure, Printer, Signals, Status, store};
 
 /// How long giving back may take at the end. What is not acknowledged by then ends with its lease.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -21,13 +17,13 @@ const CLOSING_SILENT: Duration = Duration::from_millis(200);
 const CONNECTING: Duration = Duration::from_secs(1);
 
 /// A waiter that stands still would hold up everybody behind it.
-const UNSTOPPABLE: &str = "a place in line cannot be suspended; Ctrl-C leaves the line";
+const UNSTOPPABLE: &str = "waiting cannot be suspended; Ctrl-C leaves the queue";
 
 /// How a wait ended.
 pub(crate) enum Turn {
     /// The lock is held.
-    Ours(Guard),
-    /// Somebody else has it; the message says who.
+    Granted(Guard),
+    /// The lock is busy; the message names the holder.
     Busy(String),
 }
 
@@ -75,7 +71,7 @@ pub(crate) async fn turn(
     signals: &mut Signals,
     printer: Printer,
 ) -> Result<Turn, Failure> {
-    let lock = lock.on_wait(teller(name.to_owned(), printer));
+    let lock = lock.on_wait(reporter(name.to_owned(), printer));
     let ask = async {
         match (wait.no_wait, wait.wait) {
             (true, _) => lock.try_acquire().await,
@@ -85,12 +81,18 @@ pub(crate) async fn turn(
     };
     tokio::select! {
         biased;
-        signal = signals.end(|| printer.warn(UNSTOPPABLE)) => Err(leave(locks, signal).await),
+        signal = signals.end(|| printer.warn(UNSTOPPABLE)) => {
+            // The ask was dropped, which takes it out of the queue in the background; wait for that.
+            close(locks).await;
+            Err(Failure::new(Status::signal(signal.as_raw()), ""))
+        }
         answer = ask => match answer {
-            Ok(Ok(guard)) => Ok(Turn::Ours(guard)),
+            Ok(Ok(guard)) => Ok(Turn::Granted(guard)),
             Ok(Err(busy)) if busy.status.is_refused_to_all() => {
                 close_within(locks, CLOSING_SILENT).await;
-                Err(ungranted(&busy))
+                // A caller that skips a busy lock must not skip this one.
+                let hint = "nobody holds it, so this is not busy: wait for it (no -n, or a longer -w)";
+                Err(Failure::new(Status::UNREACHABLE, busy.to_string()).hint(hint))
             }
             Ok(Err(busy)) => {
                 close(locks).await;
@@ -105,18 +107,6 @@ pub(crate) async fn turn(
     }
 }
 
-/// Nobody holds the lock, and still nobody gets it: whoever skips a busy lock must not skip this one.
-fn ungranted(busy: &Busy) -> Failure {
-    let hint = "nobody holds it, so this is not busy: wait for it (no -n, or a longer -w)";
-    Failure::new(Status::UNREACHABLE, busy.to_string()).hint(hint)
-}
-
-/// The ask was dropped, which takes it out of the line in the background; wait for that.
-async fn leave(locks: &Locks, signal: Signal) -> Failure {
-    close(locks).await;
-    Failure::new(Status::signal(signal.as_raw()), "")
-}
-
 /// Gives everything back, within reason.
 pub(crate) async fn close(locks: &Locks) {
     close_within(locks, CLOSING).await;
@@ -126,16 +116,16 @@ async fn close_within(locks: &Locks, most: Duration) {
     let _ = Clock::system().timeout(most, locks.close()).await;
 }
 
-/// Says who holds the lock and one's place in line, when one of the two changes, and when the store
+/// Prints the holder and the position in the queue, when one of the two changes, and when the store
 /// grants nothing to anybody or answers nobody.
-fn teller(name: String, printer: Printer) -> impl Fn(&QueueStatus) + Send + Sync {
+fn reporter(name: String, printer: Printer) -> impl Fn(&QueueStatus) + Send + Sync {
     /// The holder, one's place, and whether there is a reason that nobody is served.
     type News = (Option<Token>, Option<u32>, bool);
     let last: Mutex<Option<News>> = Mutex::new(None);
     move |status| {
         let token = status.holder.as_ref().map(|h| h.token);
         let news = (token, status.ahead, status.note.is_some());
-        let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.replace(news) != Some(news) {
             printer.note(format!("waiting for {name:?}: {status}"));
         }

@@ -1,4 +1,4 @@
-//! The seam between what users hold and what stores do.
+//! The backend trait: what everything above a driver sees of a store.
 //!
 //! Nothing above it names a store; nothing below it knows of guards, renewal or cancellation.
 //! A grant is data, not an object: what a driver must remember of a hold it keeps under the
@@ -12,23 +12,36 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::busy::QueueStatus;
-use crate::capability::Capability;
-use crate::clock::{BootInstant, Clock};
-use crate::clock_reading::ClockReading;
-use crate::error::Error;
-use crate::ids::{Owner, ReqId};
-use crate::info::{LockInfo, Query};
-use crate::label::Label;
-use crate::loss::LossReason;
-use crate::mode::Mode;
-use crate::name::FullName;
-use crate::proof::Proof;
-use crate::token::{Token, TokenRange};
-use crate::ttl::Patience;
+use crate::{
+    BootInstant, Capability, Clock, ClockReading, Error, FullName, Label, LockInfo, LossReason,
+    Mode, Owner, Patience, Proof, Query, QueueStatus, ReqId, Token, TokenRange,
+};
 
 /// A future in a box: what an object-safe trait can return.
 pub type Fut<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What a store is and promises, as it tells its driver and its users.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreInfo<'a> {
+    /// What it promises.
+    pub capability: &'a Capability,
+    /// Which very store it is, fit to print: no password in it.
+    pub site: &'a str,
+    /// The clock that deadlines are counted on.
+    pub clock: &'a Clock,
+}
+
+impl StoreInfo<'_> {
+    /// Now, on the clocks that count for this store: read as a question leaves.
+    pub(crate) fn reading(self) -> ClockReading {
+        self.capability.reading(self.clock)
+    }
+
+    /// The error of a call that was not answered in time.
+    pub(crate) fn unanswered(self, bound: Duration) -> Error {
+        Error::unanswered(bound).store(self.site)
+    }
+}
 
 /// One very request at one lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -46,7 +59,7 @@ pub struct Ask {
     pub lock: FullName,
     /// This very request.
     pub req: ReqId,
-    /// Who asks.
+    /// The owner of the request.
     pub owner: Owner,
     /// How it is to be held.
     pub mode: Mode,
@@ -58,7 +71,7 @@ pub struct Ask {
     pub min_hold: Duration,
     /// After an expiry nobody is granted for this long.
     pub lock_delay: Duration,
-    /// Shown to whoever waits.
+    /// Shown to waiters.
     pub label: Label,
     /// How many tokens are wanted; a store may give fewer, never none.
     pub block: NonZeroU32,
@@ -72,21 +85,49 @@ impl Ask {
     }
 }
 
-/// A grant: the holder is safe until `sent + ttl − margin`.
+/// How long a hold, or a session with the store, is certain to last: until `sent + ttl − margin`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease {
+    /// Taken before the very question left whose answer is believed: an answer may be a replay, so
+    /// neither the first question's time nor the reply's will do. For a session, before the last
+    /// question that provably came before its lease began, as the store's leader counts it: the
+    /// last acknowledged keep-alive, say, never the write that made an entry.
+    pub sent: ClockReading,
+    /// What is left of the lease, as the store counted when it answered, which may be less than was
+    /// asked for; `Duration::MAX` for a lock that lasts as long as its process.
+    pub ttl: Duration,
+    /// Given up for drifting clocks.
+    pub margin: Duration,
+}
+
+impl Lease {
+    /// When it must not be believed in any more, on each clock that counts.
+    #[must_use]
+    pub fn until(&self) -> ClockReading {
+        self.sent.until(self.ttl, self.margin)
+    }
+
+    /// How long after a reading of the clocks it is certain to last.
+    #[must_use]
+    pub fn left(&self, now: ClockReading) -> Duration {
+        self.until().left(now)
+    }
+
+    /// What the store would say is left of it, counted from now and no longer than before.
+    pub(crate) fn recounted(self, now: ClockReading) -> Self {
+        Self { sent: now, ttl: self.ttl.saturating_sub(now.since(self.sent)), ..self }
+    }
+}
+
+/// A grant: the holder is safe until its lease ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// The request it answers.
     pub req: ReqId,
     /// Its fencing tokens.
     pub tokens: TokenRange,
-    /// Taken before the very request left that this grant answers: an answer may be a replay, so
-    /// neither the first request's time nor the reply's will do.
-    pub sent: ClockReading,
-    /// What is left of the lease, as the store counted when it answered; `Duration::MAX` for a
-    /// lock that lasts as long as its process.
-    pub ttl: Duration,
-    /// Given up for drifting clocks.
-    pub margin: Duration,
+    /// How long it lasts.
+    pub lease: Lease,
     /// How many wait behind it.
     pub waiters: u32,
 }
@@ -95,13 +136,7 @@ impl Grant {
     /// When the holder must stop believing in it, on the boot-time clock.
     #[must_use]
     pub fn deadline(&self) -> BootInstant {
-        self.until().boot
-    }
-
-    /// When the holder must stop believing in it, on each clock that counts.
-    #[must_use]
-    pub fn until(&self) -> ClockReading {
-        self.sent.until(self.ttl, self.margin)
+        self.lease.until().boot
     }
 }
 
@@ -134,14 +169,10 @@ pub struct Due {
 #[derive(Clone, Debug)]
 #[must_use = "a hold that was not renewed is lost"]
 pub enum Kept {
-    /// Held until `sent + ttl − margin`.
+    /// Held until this lease ends.
     Until {
-        /// Taken before the renewal left.
-        sent: ClockReading,
-        /// What is left of the lease.
-        ttl: Duration,
-        /// Given up for drifting clocks.
-        margin: Duration,
+        /// How long it lasts.
+        lease: Lease,
         /// How many wait.
         waiters: u32,
     },
@@ -191,6 +222,8 @@ pub enum Event {
     Lost(Key, LossReason),
     /// It may be gone: ask.
     InDoubt(Key),
+    /// News may have been missed, about any hold.
+    Missed,
 }
 
 /// Hears where a waiting request stands, whenever that changes.
@@ -200,19 +233,28 @@ pub type Watcher<'a> = &'a (dyn Fn(&QueueStatus) + Send + Sync);
 ///
 /// # Contract
 /// * Every call is idempotent by request id; a repeated acquire answers with the same grant.
-/// * `acquire` may be dropped at any await. Whoever drops it calls `abandon`, which must leave
+/// * `acquire` may be dropped at any await. Its caller then calls `abandon`, which must leave
 ///   neither lock nor place in line, also when it overtakes the acquire.
 /// * Times in answers count from before the request left.
 /// * No call blocks the thread; every call is bounded in time except the wait of `acquire`.
 pub trait Backend: Send + Sync + 'static {
+    /// What this store is and promises.
+    fn info(&self) -> StoreInfo<'_>;
+
     /// What this store promises.
-    fn capability(&self) -> &Capability;
+    fn capability(&self) -> &Capability {
+        self.info().capability
+    }
 
     /// Which very store this is, fit to print: no password in it.
-    fn site(&self) -> &str;
+    fn site(&self) -> &str {
+        self.info().site
+    }
 
     /// The clock that deadlines of this store are counted on.
-    fn clock(&self) -> &Clock;
+    fn clock(&self) -> &Clock {
+        self.info().clock
+    }
 
     /// Asks for a lock and waits as long as the ask's patience. With `seen`, tells where the
     /// request stands whenever that changes.
@@ -263,6 +305,13 @@ pub trait Backend: Send + Sync + 'static {
     fn detach(&self, key: &Key) -> bool {
         let _ = key;
         true
+    }
+
+    /// Whether holders are told just now when somebody begins to wait for their lock
+    /// ([`Event::Contended`]). Where they are not, a lock is handed on inside a process as if somebody
+    /// always waited.
+    fn tells_of_waiters(&self) -> bool {
+        false
     }
 
     /// News about holds of this client. The first caller gets the stream.

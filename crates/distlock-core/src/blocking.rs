@@ -14,22 +14,11 @@ use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::backend::{Force, Forced, Released};
-use crate::busy::{Busy, QueueStatus};
-use crate::capability::Capability;
-use crate::clock::Clock;
 use crate::engine::block_on;
-use crate::error::Error;
-use crate::ids::Owner;
-use crate::info::LockInfo;
-use crate::locks::{Closed, Options};
-use crate::loss::Lost;
-use crate::mode::Mode;
-use crate::name::Namespace;
-use crate::proof::Proof;
-use crate::store::Store;
-use crate::ticket::Ticket;
-use crate::token::Token;
+use crate::{
+    Busy, Capability, Clock, Closed, Error, Force, Forced, LockInfo, Lost, Mode, Namespace,
+    Options, Owner, Proof, QueueStatus, Released, Store, Ticket, Token,
+};
 
 /// A client of one store, for code without a runtime.
 #[derive(Clone, Debug)]
@@ -236,6 +225,10 @@ impl Lock {
     }
 }
 
+fn there<T>(guard: Option<T>) -> T {
+    guard.expect("give_back puts the guard back")
+}
+
 /// A held lock; see [`crate::Guard`]. Dropping it releases in the background, without blocking.
 #[must_use = "the lock is released as soon as its guard is dropped"]
 #[derive(Debug)]
@@ -269,9 +262,7 @@ impl Guard {
     /// # Errors
     /// When the store does not answer; the outcome is then unknown.
     pub fn give_back(&mut self) -> Result<Released, Error> {
-        let Some(mut guard) = self.guard.take() else {
-            unreachable!("give_back puts the guard back")
-        };
+        let mut guard = there(self.guard.take());
         let (guard, answer) = block_on(async move {
             let answer = guard.give_back().await;
             (guard, answer)
@@ -311,13 +302,11 @@ impl Guard {
 
     /// This guard for code with a runtime.
     pub fn into_async(self) -> crate::Guard {
-        let Some(guard) = self.guard else { unreachable!("give_back puts the guard back") };
-        guard
+        there(self.guard)
     }
 
     fn inner(&self) -> &crate::Guard {
-        let Some(guard) = &self.guard else { unreachable!("give_back puts the guard back") };
-        guard
+        there(self.guard.as_ref())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The answer "somebody else has it": who, since when, and one's place in line.
+//! The answer "busy": the holder, since when, and the request's place in the queue.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::Owner;
-use crate::label::Label;
-use crate::name::FullName;
-use crate::token::Token;
+use crate::{FullName, Label, Owner, Token};
 
 /// Who holds a lock, as the store sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,7 +29,7 @@ pub struct Holder {
 pub struct QueueStatus {
     /// Who holds it; `None` while nobody does (a lock-delay or a quarantine may run).
     pub holder: Option<Holder>,
-    /// How many requests are ahead in line, if this one stands in a line.
+    /// How many requests are ahead in the queue, if this one stands in a queue.
     pub ahead: Option<u32>,
     /// When something could change by itself.
     pub left: Option<Duration>,
@@ -47,6 +44,13 @@ impl QueueStatus {
     pub fn is_refused_to_all(&self) -> bool {
         self.holder.is_none() && self.note.is_some()
     }
+
+    /// Whether a waiter that was told `last` should be told this: it has another holder or another
+    /// place, or a note came or went.
+    pub(crate) fn is_news_after(&self, last: &Self) -> bool {
+        let about = |s: &Self| (s.holder.as_ref().map(|h| h.token), s.ahead, s.note.is_some());
+        about(self) != about(last) || *last == Self::default()
+    }
 }
 
 /// Not an error: the lock is held by somebody else.
@@ -55,7 +59,7 @@ impl QueueStatus {
 pub struct Busy {
     /// The lock that was asked for.
     pub lock: FullName,
-    /// Who holds it and one's place in line when the wait ended.
+    /// The holder and the request's place in the queue when the wait ended.
     pub status: QueueStatus,
     /// How long this request waited.
     pub waited: Duration,

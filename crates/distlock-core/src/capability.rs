@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::clock::Clock;
-use crate::clock_reading::ClockReading;
-use crate::mode::Mode;
-use crate::ttl::Ttl;
+use crate::{Clock, ClockReading, Error, Kind, Lease, Mode, Ttl};
 
 /// How far a store's tokens can be trusted to rise.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -41,15 +38,13 @@ impl fmt::Display for Fence {
 }
 
 impl std::str::FromStr for Fence {
-    type Err = crate::Error;
-    fn from_str(s: &str) -> Result<Self, crate::Error> {
-        [Fence::Unordered, Fence::Clocked, Fence::Durable]
-            .into_iter()
-            .find(|f| f.word() == s)
-            .ok_or_else(|| {
-                crate::Error::new(crate::Kind::Usage, format!("{s:?} is not a strength of fence"))
-                    .with_hint("one of: unordered, clocked, durable")
-            })
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Self, Error> {
+        let all = [Fence::Unordered, Fence::Clocked, Fence::Durable];
+        all.into_iter().find(|f| f.word() == s).ok_or_else(|| {
+            Error::new(Kind::Usage, format!("{s:?} is not a strength of fence"))
+                .with_hint("one of: unordered, clocked, durable")
+        })
     }
 }
 
@@ -59,7 +54,7 @@ impl std::str::FromStr for Fence {
 pub enum Family {
     /// Atomic moves on a leased record.
     Lease,
-    /// An ordered line of entries.
+    /// An ordered queue of entries.
     Queue,
     /// A lock tied to a connection or descriptor.
     Session,
@@ -99,7 +94,7 @@ pub enum Order {
     Fifo,
     /// Nobody is passed more than a bounded number of times.
     Bounded,
-    /// Whoever asks at the right moment.
+    /// None: any request that arrives while the lock is free gets it.
     None,
 }
 
@@ -166,6 +161,10 @@ pub struct Capability {
     pub force: bool,
     /// Whether a lock-delay after an expiry is kept.
     pub lock_delay: bool,
+    /// Whether tasks of one client hand a lock on among themselves: then it is first come, first
+    /// served within a process, and between processes at most 64 hand-overs or 20 ms pass somebody
+    /// by. Not with strict order.
+    pub handover: bool,
     /// How a waiter learns of its turn.
     pub wake: WakeUp,
     /// How much of a TTL, in percent, a guard gives up for clocks that run at different rates.
@@ -222,6 +221,7 @@ impl Capability {
             detach: false,
             force: false,
             lock_delay: false,
+            handover: false,
             wake: WakeUp::Poll,
             drift_percent: 10,
             drift_floor: Duration::from_millis(2),
@@ -233,21 +233,18 @@ impl Capability {
     /// The TTL this store grants for a wish: raised to its minimum, rounded up to its step.
     ///
     /// # Errors
-    /// [`Kind::Usage`](crate::Kind::Usage) above its maximum.
-    pub fn grantable(&self, wish: Ttl) -> Result<Duration, crate::Error> {
+    /// [`Kind::Usage`] above its maximum.
+    pub fn grantable(&self, wish: Ttl) -> Result<Duration, Error> {
         let step = self.ttl_step.as_nanos().max(1);
         let wish = wish.get().max(self.ttl_min).as_nanos();
         let nanos = wish.div_ceil(step) * step;
         let ttl = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         if ttl > self.ttl_max {
-            return Err(crate::Error::new(
-                crate::Kind::Usage,
-                format!("{} serves no TTL of {ttl:?}", self.store),
-            )
-            .with_hint(format!(
-                "its longest is {:?}; a redis store serves longer ones with ?max_ttl=",
-                self.ttl_max
-            )));
+            let (store, most) = (self.store, self.ttl_max);
+            let hint =
+                format!("its longest is {most:?}; a redis store serves longer ones with ?max_ttl=");
+            return Err(Error::new(Kind::Usage, format!("{store} serves no TTL of {ttl:?}"))
+                .with_hint(hint));
         }
         Ok(ttl)
     }
@@ -258,17 +255,23 @@ impl Capability {
         ttl / 100 * u32::from(self.drift_percent) + self.drift_floor
     }
 
+    /// The lease of a hold of which the answer to a question says that so much is left.
+    #[must_use]
+    pub fn lease(&self, sent: ClockReading, left: Duration) -> Lease {
+        Lease { sent, ttl: left, margin: self.margin(left) }
+    }
+
     /// Now, on the clocks that deadlines of this store count on.
     #[must_use]
-    pub fn moment(&self, clock: &Clock) -> ClockReading {
-        if self.wall_witness { clock.moment() } else { clock.now().into() }
+    pub fn reading(&self, clock: &Clock) -> ClockReading {
+        if self.wall_witness { clock.reading() } else { clock.now().into() }
     }
 
     /// Refuses a mode this store does not serve.
     ///
     /// # Errors
-    /// [`Kind::Unsupported`](crate::Kind::Unsupported).
-    pub fn allows(&self, mode: Mode) -> Result<(), crate::Error> {
+    /// [`Kind::Unsupported`].
+    pub fn allows(&self, mode: Mode) -> Result<(), Error> {
         let served = match mode {
             Mode::Exclusive => true,
             Mode::Shared => self.shared,
@@ -277,10 +280,7 @@ impl Capability {
         if served {
             return Ok(());
         }
-        Err(crate::Error::new(
-            crate::Kind::Unsupported,
-            format!("{} does not serve {mode} locks", self.store),
-        )
-        .with_hint("`distlock check` lists what this store serves"))
+        Err(Error::new(Kind::Unsupported, format!("{} does not serve {mode} locks", self.store))
+            .with_hint("`distlock check` lists what this store serves"))
     }
 }

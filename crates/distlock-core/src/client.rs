@@ -1,22 +1,19 @@
 //! What all clones of one [`Locks`](crate::Locks), its locks and its guards share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Ask, Backend};
-use crate::clock::Clock;
-use crate::error::{Error, Kind};
-use crate::ids::ReqId;
-use crate::label::Label;
-use crate::loss::LossReason;
-use crate::name::{FullName, Name, Namespace};
+use crate::cohort::Cohorts;
 use crate::observe::Observer;
 use crate::reaper::Reaper;
 use crate::renewal::Renewer;
 use crate::simulation::HashMap;
-use crate::ttl::Ttl;
+use crate::{
+    Ask, Backend, Clock, Error, FullName, Kind, Label, LossReason, Mutex, Name, Namespace, ReqId,
+    Ttl,
+};
 
 /// Closing gives up when the store has acknowledged nothing for this long.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -25,7 +22,7 @@ const ENDING: Duration = Duration::from_secs(1);
 
 pub(crate) struct Client {
     pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) keeper: Arc<Renewer>,
+    pub(crate) renewer: Arc<Renewer>,
     pub(crate) reaper: Arc<Reaper>,
     pub(crate) observer: Observer,
     pub(crate) space: Namespace,
@@ -33,6 +30,7 @@ pub(crate) struct Client {
     pub(crate) label: Label,
     pub(crate) closing: CancellationToken,
     pub(crate) asking: Arc<Asking>,
+    pub(crate) cohorts: Cohorts,
 }
 
 impl Client {
@@ -42,14 +40,16 @@ impl Client {
         ttl: Ttl,
         label: Label,
         by_lock: bool,
+        strict: bool,
     ) -> Self {
         let observer = Observer::new(backend.capability().store, by_lock);
         let reaper = Reaper::new(backend.clone());
         let asking = Arc::<Asking>::default();
-        let keeper =
+        let renewer =
             Renewer::new(backend.clone(), reaper.clone(), asking.clone(), observer.clone());
         let closing = CancellationToken::new();
-        Self { backend, keeper, reaper, observer, space, ttl, label, closing, asking }
+        let cohorts = Cohorts::new(backend.capability().handover && !strict);
+        Self { backend, renewer, reaper, observer, space, ttl, label, closing, asking, cohorts }
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -90,11 +90,13 @@ impl Client {
         if self.reaper.forked() {
             return 0;
         }
+        // Before the holds are counted: none is handed over after this.
+        self.cohorts.close();
         for ask in self.asking.take_all() {
             self.reaper.abandon(ask.key(), ask.ttl);
         }
-        for hold in self.keeper.all() {
-            self.keeper.remove(&hold);
+        for hold in self.renewer.all() {
+            self.renewer.remove(&hold);
             hold.latch(LossReason::Closed);
             self.reaper.release(hold.key.clone(), hold.ttl);
         }
@@ -123,6 +125,15 @@ impl Undo {
     pub(crate) fn new(client: Arc<Client>, ask: Arc<Ask>) -> Self {
         client.asking.begin(ask.clone());
         Self { client, ask: Some(ask) }
+    }
+
+    /// Takes the request back and waits until the store has acknowledged it. Without an answer the
+    /// background sees to it.
+    pub(crate) async fn now(self) {
+        let Some(key) = self.ask.as_ref().map(|ask| ask.key()) else { return };
+        if self.client.backend.abandon(&key).await.is_ok() {
+            let _ = self.disarm();
+        }
     }
 
     /// All is well, except when the request was lost meanwhile: then says why.
@@ -164,7 +175,7 @@ pub(crate) struct Asked {
 
 impl Asking {
     fn requests(&self) -> MutexGuard<'_, Requests> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(crate) fn begin(&self, ask: Arc<Ask>) {
@@ -187,7 +198,7 @@ impl Asking {
         Resuming(self, req)
     }
 
-    /// A request was lost. Whoever is about to make a guard of it hears of it then.
+    /// A request was lost. If a guard is about to be made of it, the guard learns it then.
     pub(crate) fn lost(&self, req: &ReqId, why: LossReason) {
         let mut requests = self.requests();
         if let Some(asked) = requests.asks.get_mut(req) {
@@ -246,7 +257,14 @@ mod tests {
     use crate::store::Store;
 
     fn client(backend: &Arc<dyn Backend>) -> Client {
-        Client::new(backend.clone(), Namespace::default(), Ttl::DEFAULT, Label::new("x"), false)
+        Client::new(
+            backend.clone(),
+            Namespace::default(),
+            Ttl::DEFAULT,
+            Label::new("x"),
+            false,
+            false,
+        )
     }
 
     #[tokio::test]

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 
-use crate::clock_reading::ClockReading;
+use crate::{ClockReading, Mutex};
 
 /// A moment on the boot-time clock of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +45,7 @@ impl BootInstant {
     /// `self` + `d`, at most [`BootInstant::FAR`].
     #[must_use]
     pub fn plus(self, d: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+        Self(self.0.saturating_add(nanos(d)))
     }
 
     /// `self` − `d`, at least the moment of boot; [`BootInstant::FAR`] stays where it is.
@@ -54,7 +54,7 @@ impl BootInstant {
         if self == Self::FAR {
             return self;
         }
-        Self(self.0.saturating_sub(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+        Self(self.0.saturating_sub(nanos(d)))
     }
 
     /// How long after `earlier` this is; nothing when it is not after.
@@ -116,11 +116,8 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> BootInstant {
         match &self.0 {
-            Some(held) => BootInstant(held.lock().boot),
-            None => {
-                let t = clock_gettime(ClockId::Boottime);
-                BootInstant(nanos(t.tv_sec, t.tv_nsec))
-            }
+            Some(held) => BootInstant(held.state.lock().boot),
+            None => BootInstant(read(ClockId::Boottime)),
         }
     }
 
@@ -133,11 +130,8 @@ impl Clock {
 
     fn wall_nanos(&self) -> u64 {
         match &self.0 {
-            Some(held) => held.lock().wall,
-            None => {
-                let t = clock_gettime(ClockId::Realtime);
-                nanos(t.tv_sec, t.tv_nsec)
-            }
+            Some(held) => held.state.lock().wall,
+            None => read(ClockId::Realtime),
         }
     }
 
@@ -145,10 +139,10 @@ impl Clock {
     /// one is read a little after the other: a question leaves after both readings, and a check
     /// that is held up between them sees the later wall.
     #[must_use]
-    pub fn moment(&self) -> ClockReading {
+    pub fn reading(&self) -> ClockReading {
         let (boot, wall) = match &self.0 {
             Some(held) => {
-                let s = held.lock();
+                let s = held.state.lock();
                 (BootInstant(s.boot), s.wall)
             }
             None => (self.now(), self.wall_nanos()),
@@ -204,15 +198,15 @@ impl Clock {
         .await
     }
 
-    /// Moves a held clock forward, the wall with it, and wakes whoever waited for that.
+    /// Moves a held clock forward, the wall with it, and wakes the sleepers that are due.
     ///
     /// # Panics
     /// On the machine's clock, which nobody moves.
     pub fn advance(&self, d: Duration) {
         let held = self.0.as_ref().expect("only a held clock can be advanced");
-        let mut s = held.lock();
-        s.boot = s.boot.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
-        s.wall = s.wall.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+        let mut s = held.state.lock();
+        s.boot = s.boot.saturating_add(nanos(d));
+        s.wall = s.wall.saturating_add(nanos(d));
         let first_later = (s.boot.saturating_add(1), 0);
         let later = s.sleepers.split_off(&first_later);
         let due = std::mem::replace(&mut s.sleepers, later);
@@ -227,16 +221,16 @@ impl Clock {
     /// On the machine's clock, which nobody moves.
     pub fn step_wall(&self, seconds: i64) {
         let held = self.0.as_ref().expect("only a held clock can be stepped");
-        let mut s = held.lock();
+        let mut s = held.state.lock();
         s.wall = s.wall.saturating_add_signed(seconds * 1_000_000_000);
         drop(s);
         held.steps.send_replace(());
     }
 
-    /// When the first of those who wait on a held clock is to be woken: where a simulation moves it.
+    /// When the first sleeper of a held clock is due: where a simulation moves it.
     #[must_use]
     pub fn next_sleeper(&self) -> Option<BootInstant> {
-        let held = self.0.as_ref()?.lock();
+        let held = self.0.as_ref()?.state.lock();
         held.sleepers
             .keys()
             .find(|(at, _)| *at != BootInstant::FAR.0)
@@ -246,7 +240,7 @@ impl Clock {
     /// How many futures wait on a held clock: lets a test wait for "everybody sleeps".
     #[must_use]
     pub fn sleepers(&self) -> usize {
-        self.0.as_ref().map_or(0, |h| h.lock().sleepers.len())
+        self.0.as_ref().map_or(0, |h| h.state.lock().sleepers.len())
     }
 
     /// Whether this is a held clock.
@@ -262,27 +256,29 @@ impl fmt::Debug for Clock {
     }
 }
 
-fn nanos(sec: i64, nsec: i64) -> u64 {
-    u64::try_from(sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(nsec).unwrap_or(0)
+/// Nanoseconds, of which there are enough for five centuries.
+pub(crate) fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn read(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
+    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
 }
 
 impl Held {
-    fn lock(&self) -> MutexGuard<'_, HeldState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn sleep_until(&self, at: BootInstant) {
         struct Entry<'a>(&'a Held, Option<(u64, u64)>);
         impl Drop for Entry<'_> {
             fn drop(&mut self) {
                 if let Some(key) = self.1 {
-                    self.0.lock().sleepers.remove(&key);
+                    self.0.state.lock().sleepers.remove(&key);
                 }
             }
         }
         let mut entry = Entry(self, None);
         std::future::poll_fn(|cx| {
-            let mut s = self.lock();
+            let mut s = self.state.lock();
             if s.boot >= at.0 {
                 return Poll::Ready(());
             }

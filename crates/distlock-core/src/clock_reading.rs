@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::clock::BootInstant;
+use crate::BootInstant;
 
 /// A moment on the boot-time clock and, where that is a witness, on the wall clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

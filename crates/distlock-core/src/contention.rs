@@ -5,12 +5,9 @@
 //! wrong guess costs time and nothing else: both paths give the same answer.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::clock::{BootInstant, Clock};
-use crate::name::FullName;
-use crate::state::Reply;
+use crate::{BootInstant, Clock, FullName, Mutex, Reply};
 
 /// For so long a lock that was waited for is taken for one that is.
 const LATELY: Duration = Duration::from_millis(500);
@@ -30,22 +27,18 @@ impl ContentionHint {
         Self { clock, seen: Mutex::default() }
     }
 
-    fn seen(&self) -> MutexGuard<'_, HashMap<FullName, BootInstant>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What an acquire was told: a grant says whether others wait.
     pub fn hear(&self, lock: &FullName, told: &Reply) {
         match told {
             Reply::Granted { waiters: 1.., .. } => self.note(lock),
-            Reply::Granted { waiters: 0, .. } => drop(self.seen().remove(lock)),
+            Reply::Granted { waiters: 0, .. } => drop(self.seen.lock().remove(lock)),
             _ => {}
         }
     }
 
     /// Somebody waits for this lock.
     pub fn note(&self, lock: &FullName) {
-        let (now, mut seen) = (self.clock.now(), self.seen());
+        let (now, mut seen) = (self.clock.now(), self.seen.lock());
         if let Some(at) = seen.get_mut(lock) {
             *at = now;
             return;
@@ -62,7 +55,7 @@ impl ContentionHint {
     /// Whether somebody waited for this lock a moment ago.
     #[must_use]
     pub fn lately(&self, lock: &FullName) -> bool {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         // Where nobody ever waits this is all that it costs.
         if seen.is_empty() {
             return false;
@@ -97,13 +90,13 @@ mod tests {
             crowds.note(&lock(n));
         }
         assert!(crowds.lately(&lock(0)) && !crowds.lately(&lock(MANY)));
-        assert_eq!(crowds.seen().len(), MANY);
+        assert_eq!(crowds.seen.lock().len(), MANY);
         clock.advance(LATELY);
         assert!(!crowds.lately(&lock(0)));
         crowds.note(&lock(MANY));
         assert!(crowds.lately(&lock(MANY)));
         crowds.note(&lock(0));
-        assert_eq!(crowds.seen().len(), 2);
+        assert_eq!(crowds.seen.lock().len(), 2);
     }
 
     #[test]

@@ -11,8 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use tokio::runtime::{Builder, Handle};
 
-use crate::error::{Error, Kind};
-use crate::simulation;
+use crate::{Error, Kind, simulation};
 
 struct Library {
     pid: u32,

@@ -3,20 +3,21 @@
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::busy::Busy;
+use crate::{Busy, Mode};
 
 /// What kind of trouble it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// A name, URL, duration or option that cannot be.
+    /// An invalid name, URL, duration or option.
     Usage,
     /// The store does not answer.
     Unreachable,
-    /// The store refuses who we are.
+    /// The store refuses the credentials.
     Credentials,
     /// The store promises less than was required, or must not be used as it is configured.
     Refused,
@@ -26,7 +27,7 @@ pub enum Kind {
     Busy,
     /// The lock was lost.
     Lost,
-    /// The request was cancelled, or its place in line was taken away.
+    /// The request was cancelled, or its place in the queue was taken away.
     Cancelled,
     /// The client was closed.
     Closed,
@@ -109,6 +110,32 @@ impl Error {
         let mut e = Self::new(Kind::Refused, why).transient();
         e.0.retry_after = Some(left);
         e
+    }
+
+    /// For authors of stores: no answer came within `bound`, so that the outcome is unknown.
+    #[must_use]
+    pub fn unanswered(bound: Duration) -> Self {
+        Self::new(Kind::Unreachable, format!("no answer within {bound:?}")).unknown().with_hint(
+            "see whether the store runs and can be reached; the same call may be repeated",
+        )
+    }
+
+    /// The request was cancelled or released before: its tombstone refuses it.
+    pub(crate) fn tombstoned() -> Self {
+        Self::new(Kind::Cancelled, "this request was cancelled or taken away")
+            .with_hint("ask again: a new acquire is a new request")
+    }
+
+    /// The lock is shared by another number of permits.
+    pub(crate) fn permits_differ(n: NonZeroU32) -> Self {
+        Self::new(Kind::Usage, format!("the lock is in use with {n} permits"))
+            .with_hint("all who share a lock by permits must ask with the same number")
+    }
+
+    /// The owner holds the lock in another mode.
+    pub(crate) fn mode_differs(mode: Mode) -> Self {
+        Self::new(Kind::Usage, format!("this owner holds the lock as {mode}"))
+            .with_hint("it would wait for itself: release it first, or use another owner")
     }
 
     /// Adds what to do next.
@@ -265,11 +292,10 @@ mod tests {
 
     #[test]
     fn an_error_says_where_what_and_how_sure() {
-        let e = Error::new(Kind::Unreachable, "no answer within 2s")
+        let e = Error::unanswered(Duration::from_secs(2))
             .during("acquire")
             .lock("orders")
             .store("redis://h")
-            .unknown()
             .because(std::io::Error::other("reset"));
         assert_eq!(
             e.to_string(),

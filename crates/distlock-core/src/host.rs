@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::error::{Error, Kind};
+use crate::{Error, Kind};
 
 mod trust;
 

@@ -1,22 +1,17 @@
-//! Who asks: an [`Owner`], and which very request it is: a [`ReqId`].
+//! Identities: the [`Owner`] of a request, and the request's own id, a [`ReqId`].
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Kind};
-use crate::simulation;
+use crate::text::{checked_text, through_string};
+use crate::{Error, Kind, simulation};
 
 /// The longest owner, in bytes.
 pub const OWNER_MAX: usize = 64;
-
-fn random() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    fill(&mut bytes).expect("the kernel's random source answers");
-    bytes
-}
 
 /// Fills a buffer with random bytes.
 pub(crate) fn fill(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
@@ -29,7 +24,7 @@ pub(crate) fn fill(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
     getrandom::fill(bytes)
 }
 
-/// One very request: 128 random bits. Every call that changes a store carries one, which is what
+/// The id of one request: 128 random bits. Every call that changes a store carries one, which is what
 /// makes retries harmless.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -42,7 +37,9 @@ impl ReqId {
     /// When the kernel has no random source.
     #[must_use]
     pub fn random() -> Self {
-        Self(random())
+        let mut bytes = [0; 16];
+        fill(&mut bytes).expect("the kernel's random source answers");
+        Self(bytes)
     }
 
     /// From its bytes: what a store kept, or a model counted.
@@ -55,6 +52,11 @@ impl ReqId {
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
+    }
+
+    /// A part of a duration that differs from request to request, so that they do not act in step.
+    pub(crate) fn jitter(&self, most: Duration) -> Duration {
+        most * u32::from(self.0[15]) / 255
     }
 }
 
@@ -84,22 +86,11 @@ impl FromStr for ReqId {
     }
 }
 
-impl TryFrom<String> for ReqId {
-    type Error = Error;
-    fn try_from(s: String) -> Result<Self, Error> {
-        s.parse()
-    }
-}
-
-impl From<ReqId> for String {
-    fn from(r: ReqId) -> String {
-        r.to_string()
-    }
-}
+through_string!(ReqId);
 
 /// Who may enter a lock again that it already holds. A value, never a thread: give it to another
 /// task or process, and that one may enter too.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Owner(Arc<str>);
 
@@ -139,37 +130,7 @@ impl Owner {
     }
 }
 
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Owner({})", self.0)
-    }
-}
-
-impl FromStr for Owner {
-    type Err = Error;
-    fn from_str(s: &str) -> Result<Self, Error> {
-        Self::named(s)
-    }
-}
-
-impl TryFrom<String> for Owner {
-    type Error = Error;
-    fn try_from(s: String) -> Result<Self, Error> {
-        Self::named(s)
-    }
-}
-
-impl From<Owner> for String {
-    fn from(o: Owner) -> String {
-        o.0.as_ref().to_owned()
-    }
-}
+checked_text!(Owner, named);
 
 #[cfg(test)]
 mod tests {

@@ -6,12 +6,9 @@
 //! certain.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::clock::{BootInstant, Clock};
-use crate::ids::ReqId;
-use crate::simulation::HashMap;
+use crate::{BootInstant, Clock, HashMap, Mutex, ReqId};
 
 /// No question is under way for longer: a hold that was detached is forgotten then.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
@@ -95,16 +92,12 @@ impl InDoubt {
     }
 
     fn change<T>(&self, what: impl FnOnce(&mut Table, BootInstant) -> T) -> T {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let now = self.clock.now();
         table.sweep(now);
         let done = what(&mut table, now);
         self.any.store(!table.by_req.is_empty(), Ordering::Release);
         done
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,8 +128,8 @@ mod tests {
     const TTL: Duration = Duration::from_secs(10);
 
     fn of(doubts: &InDoubt) -> usize {
-        assert_eq!(doubts.any.load(Ordering::Acquire), !doubts.table().by_req.is_empty());
-        doubts.table().by_req.len()
+        assert_eq!(doubts.any.load(Ordering::Acquire), !doubts.table.lock().by_req.is_empty());
+        doubts.table.lock().by_req.len()
     }
 
     #[test]

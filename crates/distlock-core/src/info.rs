@@ -5,11 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::busy::{Holder, Human};
-use crate::ids::{Owner, ReqId};
-use crate::label::Label;
-use crate::mode::Mode;
-use crate::name::{FullName, Name, Namespace};
+use crate::{FullName, Holder, Human, Label, Mode, Name, Namespace, Owner, ReqId};
 
 /// Which locks to list.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,10 +30,10 @@ pub enum Query {
 pub struct HoldInfo {
     /// The request that holds.
     pub req: ReqId,
-    /// Who, since when, until when.
+    /// The holder, since when, until when.
     #[serde(flatten)]
     pub holder: Holder,
-    /// How.
+    /// The mode it is held in.
     pub mode: Mode,
     /// Released already, kept by its `min_hold`.
     pub lingering: bool,
@@ -50,7 +46,7 @@ pub struct HoldInfo {
 pub struct WaiterInfo {
     /// The request that waits.
     pub req: ReqId,
-    /// Who.
+    /// The owner of the request.
     pub owner: Owner,
     /// What it wants others to see.
     pub label: Label,
@@ -63,11 +59,11 @@ pub struct WaiterInfo {
 /// A lock, as an operator sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockInfo {
-    /// Which.
+    /// The lock.
     pub lock: FullName,
-    /// Who holds it. Empty when it is only waited for.
+    /// The holds. Empty when it is only waited for.
     pub holds: Vec<HoldInfo>,
-    /// Who waits, first in line first.
+    /// The waiters, in the order of the queue.
     pub waiters: Vec<WaiterInfo>,
 }
 
@@ -81,11 +77,7 @@ impl fmt::Display for LockInfo {
         if self.holds.len() > 1 {
             write!(f, " and {} more", self.holds.len() - 1)?;
         }
-        match self.waiters.as_slice() {
-            [] => Ok(()),
-            [first, ..] => {
-                write!(f, "; {} waiting, the first for {}", self.waiters.len(), Human(first.waited))
-            }
-        }
+        let Some(first) = self.waiters.first() else { return Ok(()) };
+        write!(f, "; {} waiting, the first for {}", self.waiters.len(), Human(first.waited))
     }
 }

@@ -1,4 +1,4 @@
-//! What is shown to whoever waits.
+//! The label of a holder, shown to waiters.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -22,12 +22,8 @@ impl Label {
     pub fn new(text: impl AsRef<str>) -> Self {
         let clean: String =
             text.as_ref().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let mut end = clean.trim().len().min(LABEL_MAX);
         let clean = clean.trim();
-        while !clean.is_char_boundary(end) {
-            end -= 1;
-        }
-        Self(clean[..end].into())
+        Self(clean[..clean.floor_char_boundary(LABEL_MAX)].into())
     }
 
     /// Host, process, user and command of this process: the label nobody had to think of.

@@ -4,16 +4,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Ask, Due, Event, Force, Forced, Key};
-use crate::capability::{Capability, WakeUp};
-use crate::clock::Clock;
-use crate::engine;
-use crate::error::{Error, Kind};
-use crate::ids::ReqId;
-use crate::info::{LockInfo, Query};
-use crate::name::FullName;
-use crate::state::{Claim, Op, Reply};
-use crate::token::Token;
+use crate::state::Claim;
+use crate::{
+    Ask, Due, Error, Event, Force, Forced, FullName, Key, Kind, LockInfo, Op, Query, Reply, ReqId,
+    StoreInfo, Token, WakeUp, engine,
+};
 
 /// Which connection a batch of moves belongs on: upkeep never queues behind callers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -161,6 +156,9 @@ pub fn only(mut replies: Replies) -> Result<Reply, Error> {
 pub enum Wake {
     /// It may be this request's turn.
     Turn(ReqId),
+    /// The same, from a store at which a call takes longer than waking a thread: the library's own
+    /// thread asks for the waiter at once, without waiting for its task to be polled.
+    Confirm(ReqId),
     /// Wake-ups may have been missed: everybody asks again.
     Everybody,
     /// The store sends an acquire of this request again, because a connection broke under the first:
@@ -192,14 +190,8 @@ pub type EventSink = Arc<dyn Fn(Wake) + Send + Sync>;
 ///   Nobody else's moves depend on its future being polled.
 /// * [`Class::Upkeep`] never queues behind [`Class::Caller`].
 pub trait LeaseStore: Send + Sync + 'static {
-    /// What this store promises.
-    fn capability(&self) -> &Capability;
-
-    /// Which very store this is, fit to print.
-    fn site(&self) -> &str;
-
-    /// The clock deadlines are counted on.
-    fn clock(&self) -> &Clock;
+    /// What this store is and promises.
+    fn info(&self) -> StoreInfo<'_>;
 
     /// Whether the store itself bounds every call. Then the driver sets no timer for each call,
     /// which over a network costs about as much as the call.
@@ -210,7 +202,7 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Whether a waiter is told of its turn just now. Otherwise it asks again and again: the head of
     /// the queue often, whoever is further back less often.
     fn pushes(&self) -> bool {
-        self.capability().wake == WakeUp::Push
+        self.info().capability.wake == WakeUp::Push
     }
 
     /// Which server of this store keeps the lock: heartbeats and renewals are batched by it, so that

@@ -4,34 +4,26 @@
 //! 2. Ask. Granted, or busy and no patience: done.
 //! 3. In line: sleep until rung, or, as the head, until the holder's lease could end. Those close
 //!    behind look a little later, one after the other, in case the head is dead as well.
-//! 4. Ask again with the same request: a wake-up is a hint, the answer is the truth.
+//! 4. Ask again with the same request: a wake-up is a hint, the answer is the truth. Where the store
+//!    says so ([`Wake::Confirm`]), the library's thread asks at once, and the waiter has the answer.
 //! 5. Patience over: cancel, so that nothing stays in line.
 //!
 //! Waiters of one client share heartbeat calls, on the library's own thread.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::backend::{
-    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Released, Watcher,
-};
-use crate::busy::QueueStatus;
-use crate::capability::{Capability, Order};
-use crate::clock::{BootInstant, Clock};
-use crate::clock_reading::ClockReading;
-use crate::engine;
-use crate::error::{Error, Kind};
 use crate::in_doubt::{Doubt, InDoubt};
-use crate::info::{LockInfo, Query};
-use crate::lease::{Class, LeaseStore, Move, Wake};
-use crate::name::FullName;
-use crate::state::{Left, Pulse, Refusal, Reply};
-use crate::token::{Token, TokenRange};
-use crate::ttl::Patience;
-use crate::waiters::{self, Entry, Round, Waiting};
+use crate::state::{Left, Pulse, Refusal};
+use crate::waiters::{self, Entry, Round, Waiting, Woken};
+use crate::{
+    Ask, Attempt, Backend, BootInstant, Class, Clock, ClockReading, Due, Error, Event, Force,
+    Forced, FullName, Fut, Grant, Kept, Key, LeaseStore, LockInfo, Move, Mutex, Order, Patience,
+    Query, QueueStatus, Released, Reply, StoreInfo, Token, TokenRange, Wake, Watcher, engine,
+};
 
 /// A waiter that is silent for longer leaves the line; never longer than its TTL.
 const WAIT_LEASE: Duration = Duration::from_secs(10);
@@ -63,34 +55,40 @@ impl<S: LeaseStore> LeaseDriver<S> {
     pub fn new(store: S) -> Self {
         let waiting = Arc::<Waiting>::default();
         let (tx, rx) = unbounded_channel();
-        let doubts = Arc::new(InDoubt::new(store.clock().clone()));
+        let doubts = Arc::new(InDoubt::new(store.info().clock.clone()));
         let (sink, repeats) = (waiting.clone(), doubts.clone());
-        store.listen(Arc::new(move |wake| match wake {
+        let inner = Arc::new(Inner { store, waiting, doubts });
+        let weak = Arc::downgrade(&inner);
+        inner.store.listen(Arc::new(move |wake| match wake {
             Wake::Turn(req) => sink.ring(&req),
-            Wake::Everybody => sink.ring_all(),
+            Wake::Confirm(req) => {
+                if let Some(inner) = weak.upgrade()
+                    && let Some(entry) = sink.to_confirm(&req)
+                {
+                    engine::spawn(async move { inner.confirm(&entry).await });
+                }
+            }
+            Wake::Everybody => {
+                let _ = tx.send(Event::Missed);
+                sink.ring_all();
+            }
             Wake::Repeated(req) => repeats.repeat(req),
             Wake::Event(event) => {
                 let _ = tx.send(event);
             }
         }));
-        let inner = Arc::new(Inner { store, waiting, doubts });
         Self { inner, events: Mutex::new(Some(rx)) }
-    }
-
-    /// The store underneath.
-    pub fn store(&self) -> &S {
-        &self.inner.store
     }
 }
 
 impl<S: LeaseStore> Inner<S> {
     fn clock(&self) -> &Clock {
-        self.store.clock()
+        self.store.info().clock
     }
 
     /// Now, as a question leaves.
-    fn moment(&self) -> ClockReading {
-        self.store.capability().moment(self.clock())
+    fn reading(&self) -> ClockReading {
+        self.store.info().reading()
     }
 
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -103,16 +101,16 @@ impl<S: LeaseStore> Inner<S> {
     }
 
     /// One move, its errors told with what they are about.
-    fn play(&self, one: Move) -> impl Future<Output = Result<Reply, Error>> {
+    async fn play(&self, one: Move) -> Result<Reply, Error> {
         let (verb, lock) = (one.verb(), one.lock().clone());
         // The blocking API acquires on the library's thread, and is a caller all the same.
         let class = if matches!(one, Move::Acquire(..)) { Class::Caller } else { Class::here() };
-        // In a box: each future that it is moved through would carry room for it once more.
-        let call = Box::pin(self.store.play_one(class, one));
-        async move {
-            let reply = self.bounded(call).await;
-            reply.map_err(|e| e.during(verb).lock(&lock).store(self.store.site()))
-        }
+        let reply = match self.store.ends_in_time() {
+            true => self.store.play_one(class, one).await,
+            // In a box: each future that it is moved through would carry room for it once more.
+            false => self.bounded(Box::pin(self.store.play_one(class, one))).await,
+        };
+        reply.map_err(|e| e.during(verb).lock(&lock).store(self.store.info().site))
     }
 
     async fn cancel(&self, key: &Key) -> Result<(), Error> {
@@ -131,12 +129,7 @@ impl<S: LeaseStore> Inner<S> {
     }
 
     fn late(&self) -> Error {
-        Error::new(Kind::Unreachable, format!("no answer within {CALL:?}"))
-            .unknown()
-            .store(self.store.site())
-            .with_hint(
-                "see whether the store runs and can be reached; the same call may be repeated",
-            )
+        self.store.info().unanswered(CALL)
     }
 
     /// A granted reply as a grant, whose lease counts from before the question.
@@ -148,19 +141,19 @@ impl<S: LeaseStore> Inner<S> {
         left: Duration,
         waiters: u32,
     ) -> Grant {
-        let margin = self.store.capability().margin(left);
-        Grant { req: ask.req, tokens, sent, ttl: left, margin, waiters }
+        let lease = self.store.info().capability.lease(sent, left);
+        Grant { req: ask.req, tokens, lease, waiters }
     }
 
     /// Where a request stands that was not granted.
     fn status(&self, ahead: u32, why: Left) -> QueueStatus {
-        let queues = self.store.capability().order != Order::None;
+        let queues = self.store.info().capability.order != Order::None;
         let ahead = queues.then_some(ahead);
         QueueStatus { holder: why.holder, ahead, left: why.left, note: None }
     }
 
     async fn try_once(&self, ask: &Arc<Ask>) -> Result<Attempt, Error> {
-        let sent = self.moment();
+        let sent = self.reading();
         let answer = self.play(Move::Acquire(Arc::clone(ask), None)).await;
         let doubtful = self.doubts.was_repeated(&ask.req);
         let status = match answer {
@@ -190,21 +183,12 @@ impl<S: LeaseStore> Inner<S> {
     /// The error of an acquire whose reply is neither a grant nor a place in the queue.
     fn refused(&self, ask: &Ask, reply: Reply) -> Error {
         let e = match reply {
-            Reply::Tombstoned(_) => {
-                return Error::new(Kind::Cancelled, "this request was cancelled or taken away")
-                    .with_hint("ask again: a new acquire is a new request");
-            }
-            Reply::Refused(Refusal::PermitsDiffer(n)) => {
-                Error::new(Kind::Usage, format!("the lock is in use with {n} permits"))
-                    .with_hint("all who share a lock by permits must ask with the same number")
-            }
-            Reply::Refused(Refusal::ModeDiffers(mode)) => {
-                Error::new(Kind::Usage, format!("this owner holds the lock as {mode}"))
-                    .with_hint("it would wait for itself: release it first, or use another owner")
-            }
+            Reply::Tombstoned(_) => return Error::tombstoned(),
+            Reply::Refused(Refusal::PermitsDiffer(n)) => Error::permits_differ(n),
+            Reply::Refused(Refusal::ModeDiffers(mode)) => Error::mode_differs(mode),
             other => other.unexpected(),
         };
-        e.during("acquire").lock(&ask.lock).store(self.store.site())
+        e.during("acquire").lock(&ask.lock).store(self.store.info().site)
     }
 
     /// Notes a grant whose request may arrive once more.
@@ -219,45 +203,73 @@ impl<S: LeaseStore> Inner<S> {
         until: BootInstant,
         seen: Option<Watcher<'_>>,
     ) -> Result<Attempt, Error> {
-        let joined = self.waiting.join(ask.key(), ask.ttl.min(WAIT_LEASE), seen.is_some());
+        let joined = self.waiting.join(ask.clone(), ask.ttl.min(WAIT_LEASE), seen.is_some());
         let mut wait = Wait::default();
         loop {
             // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
-            let asked = Box::pin(self.ask(ask, &joined.entry, &mut wait, seen)).await;
+            let asked = Box::pin(self.ask(&joined.entry, &mut wait, seen)).await;
             let again = match asked? {
                 Verdict::Granted(grant) => return Ok(Attempt::Granted(grant)),
                 Verdict::Again(at) => at.min(until),
             };
             self.doze(&joined.entry, again).await;
             if self.clock().now() >= until {
-                return Box::pin(self.give_up(ask, &joined.entry, wait)).await;
+                return Box::pin(self.give_up(&joined.entry, wait)).await;
             }
         }
     }
 
-    /// Asks once: granted, or when to ask again unless rung before.
+    /// Asks once, unless the library's thread has: granted, or when to ask again unless rung before.
     async fn ask(
         self: &Arc<Self>,
-        ask: &Arc<Ask>,
         entry: &Entry,
         wait: &mut Wait,
         seen: Option<Watcher<'_>>,
     ) -> Result<Verdict, Error> {
-        let sent = self.moment();
-        let reply = self.play(Move::Acquire(Arc::clone(ask), Some(entry.wait_lease))).await;
-        self.judge(ask, entry, wait, sent, reply, seen)
+        let (sent, reply) = match entry.wakes() {
+            Woken::Waits => return Ok(Verdict::Again(BootInstant::FAR)),
+            Woken::Has(answer) => {
+                // Rings that came while it was asked for are one with that of the answer.
+                entry.wake_up.notify_one();
+                *answer
+            }
+            Woken::Asks => {
+                let sent = self.reading();
+                (sent, self.play(entry.request()).await)
+            }
+        };
+        let verdict = self.judge(entry, wait, sent, reply, seen)?;
+        if let Verdict::Again(_) = verdict {
+            entry.sleeps();
+        }
+        Ok(verdict)
+    }
+
+    /// Asks for a waiter that sleeps, because it is its turn.
+    async fn confirm(self: &Arc<Self>, entry: &Entry) {
+        let sent = self.reading();
+        let unanswered = Unanswered { driver: self, entry, sent };
+        let reply = self.play(entry.request()).await;
+        let granted = matches!(reply, Ok(Reply::Granted { .. }));
+        entry.answered(self.clock().now(), sent, reply);
+        drop(unanswered);
+        if granted {
+            // Looked at again in time, in case the waiter is not polled.
+            self.waiting.stands(entry, sent.boot, None);
+            self.beat();
+        }
     }
 
     /// What an answer means for a waiter.
     fn judge(
         self: &Arc<Self>,
-        ask: &Ask,
         entry: &Entry,
         wait: &mut Wait,
         sent: ClockReading,
         answer: Result<Reply, Error>,
         seen: Option<Watcher<'_>>,
     ) -> Result<Verdict, Error> {
+        let ask = &*entry.ask;
         wait.doubtful |= self.doubts.was_repeated(&ask.req);
         let answer = match answer {
             Err(e) if e.retry_after().is_some() => Err(e),
@@ -308,12 +320,12 @@ impl<S: LeaseStore> Inner<S> {
             Ok(other) => return Err(self.refused(ask, other)),
             Err(e) => {
                 let left = e.retry_after().unwrap_or_default();
-                tracing::info!(lock = %ask.lock, store = self.store.site(), "{}", e.message());
+                tracing::info!(lock = %ask.lock, store = self.store.info().site, "{}", e.message());
                 (not_yet(left, &e), Some(left))
             }
         };
         // That trouble is over is news, whatever the answer.
-        if std::mem::take(&mut wait.troubled) || changed(&wait.last, &status) {
+        if std::mem::take(&mut wait.troubled) || status.is_news_after(&wait.last) {
             tracing::debug!(lock = %ask.lock, %status, "waiting");
             if let Some(seen) = seen {
                 seen(&status);
@@ -325,7 +337,7 @@ impl<S: LeaseStore> Inner<S> {
 
     /// Sleeps until rung, or until a moment; without a timer when there is no moment to wait for.
     async fn doze(&self, entry: &Entry, until: BootInstant) {
-        let rung = entry.bell.notified();
+        let rung = entry.wake_up.notified();
         if until == BootInstant::FAR {
             return rung.await;
         }
@@ -339,12 +351,23 @@ impl<S: LeaseStore> Inner<S> {
 
     /// Patience is over: asks a last time without standing in line, which leaves it and tells how
     /// things stand now. After an unanswered request only a cancel is sure to.
-    async fn give_up(&self, ask: &Arc<Ask>, entry: &Entry, wait: Wait) -> Result<Attempt, Error> {
+    async fn give_up(self: &Arc<Self>, entry: &Entry, mut wait: Wait) -> Result<Attempt, Error> {
+        match entry.wakes() {
+            Woken::Asks => {}
+            Woken::Waits => wait.doubtful = true,
+            Woken::Has(answer) => {
+                let (sent, reply) = *answer;
+                let verdict = self.judge(entry, &mut wait, sent, reply, None)?;
+                if let Verdict::Granted(grant) = verdict {
+                    return Ok(Attempt::Granted(grant));
+                }
+            }
+        }
         if wait.doubtful {
-            self.cancel(&entry.key).await?;
+            self.cancel(&entry.ask.key()).await?;
             return Ok(Attempt::Busy(wait.last));
         }
-        let attempt = self.try_once(ask).await?;
+        let attempt = self.try_once(&entry.ask).await?;
         let Attempt::Busy(status) = attempt else { return Ok(attempt) };
         let ahead = wait.last.ahead.map(|ahead| ahead.min(entry.ahead.load(Ordering::Relaxed)));
         Ok(Attempt::Busy(QueueStatus { ahead, ..status }))
@@ -365,8 +388,15 @@ impl<S: LeaseStore> Inner<S> {
         let inner = self.clone();
         engine::spawn(async move {
             while !inner.waiting.stop_beating_if_empty() {
-                let Round { due, wake } = inner.waiting.round(inner.clock().now());
-                for call in waiters::calls(due, |e| inner.store.shard(&e.key.lock)) {
+                let Round { due, lapsed, wake } = inner.waiting.round(inner.clock().now());
+                for entry in lapsed {
+                    let inner = inner.clone();
+                    engine::spawn(async move {
+                        let undone = inner.cancel(&entry.ask.key()).await;
+                        tracing::warn!(lock = %entry.ask.lock, ?undone, "its waiter is not polled");
+                    });
+                }
+                for call in waiters::calls(due, |e| inner.store.shard(&e.ask.lock)) {
                     let inner = inner.clone();
                     engine::spawn(async move { inner.beat_once(call).await });
                 }
@@ -381,9 +411,9 @@ impl<S: LeaseStore> Inner<S> {
 
     async fn beat_once(&self, mut all: Vec<Arc<Entry>>) {
         // Those of one lock together: a store then reads its queue once.
-        all.sort_by(|a, b| a.key.lock.cmp(&b.key.lock));
+        all.sort_by(|a, b| a.ask.lock.cmp(&b.ask.lock));
         let sent = self.clock().now();
-        let moves = all.iter().map(|e| Move::Heartbeat(e.key.clone(), e.wait_lease)).collect();
+        let moves = all.iter().map(|e| Move::Heartbeat(e.ask.key(), e.wait_lease)).collect();
         let bound = all.iter().map(|e| e.wait_lease / 3).min().unwrap_or_default().max(POLL.1);
         let replies = self.clock().timeout(bound, self.store.play(Class::Upkeep, moves)).await;
         let mut replies = replies.unwrap_or_default().into_iter();
@@ -391,7 +421,7 @@ impl<S: LeaseStore> Inner<S> {
             match replies.next() {
                 Some(Ok(Reply::Pulse(pulse))) => self.feel(entry, sent, pulse),
                 failed => {
-                    tracing::debug!(lock = %entry.key.lock, ?failed, "heartbeat failed");
+                    tracing::debug!(lock = %entry.ask.lock, ?failed, "heartbeat failed");
                     self.waiting.failed(entry, self.clock().now());
                 }
             }
@@ -404,7 +434,7 @@ impl<S: LeaseStore> Inner<S> {
             Pulse::Unknown => {
                 // It asks and joins anew; until it stands in line again there is nothing to beat for.
                 self.waiting.failed(entry, self.clock().now());
-                return entry.bell.notify_one();
+                return entry.wake_up.notify_one();
             }
             Pulse::Queued { ahead, .. } => {
                 let before = entry.ahead.swap(ahead, Ordering::Relaxed);
@@ -417,7 +447,7 @@ impl<S: LeaseStore> Inner<S> {
         };
         self.waiting.stands(entry, sent, look);
         if ring {
-            entry.bell.notify_one();
+            entry.wake_up.notify_one();
         }
     }
 
@@ -438,6 +468,23 @@ impl<S: LeaseStore> Inner<S> {
         self.cancel(key).await?;
         self.doubts.settle(&key.req);
         Ok(released)
+    }
+}
+
+/// Answers a waiter whose confirmation ended without an answer, because the store panicked: nobody
+/// else would wake it.
+struct Unanswered<'a, S: LeaseStore> {
+    driver: &'a Inner<S>,
+    entry: &'a Entry,
+    sent: ClockReading,
+}
+
+impl<S: LeaseStore> Drop for Unanswered<'_, S> {
+    fn drop(&mut self) {
+        if self.entry.is_confirming() {
+            let now = self.driver.clock().now();
+            self.entry.answered(now, self.sent, Err(self.driver.late()));
+        }
     }
 }
 
@@ -468,7 +515,7 @@ impl Wait {
         let pause = POLL.1 * 2u32.pow(self.tries.min(2));
         self.tries += 1;
         let pause = pause.min(entry.wait_lease / 4);
-        pause - entry.jitter(pause)
+        pause - entry.ask.req.jitter(pause / 10)
     }
 
     /// When to look again in a line that calls nobody up: the head often, whoever is further back
@@ -485,14 +532,8 @@ impl Wait {
     fn next_poll(&mut self, ask: &Ask) -> Duration {
         let poll = self.poll.map_or(POLL.0, |last| (last * 2).min(POLL.1));
         self.poll = Some(poll);
-        poll + poll / 4 * u32::from(ask.req.as_bytes()[0]) / 255
+        poll + ask.req.jitter(poll / 4)
     }
-}
-
-/// Whether people would call it news: another holder or another place.
-fn changed(last: &QueueStatus, now: &QueueStatus) -> bool {
-    let token = |s: &QueueStatus| s.holder.as_ref().map(|h| h.token);
-    token(last) != token(now) || last.ahead != now.ahead || *last == QueueStatus::default()
 }
 
 /// What a waiter hears while its store cannot be asked.
@@ -505,16 +546,8 @@ fn not_yet(left: Duration, e: &Error) -> QueueStatus {
 }
 
 impl<S: LeaseStore> Backend for LeaseDriver<S> {
-    fn capability(&self) -> &Capability {
-        self.inner.store.capability()
-    }
-
-    fn site(&self) -> &str {
-        self.inner.store.site()
-    }
-
-    fn clock(&self) -> &Clock {
-        self.inner.clock()
+    fn info(&self) -> StoreInfo<'_> {
+        self.inner.store.info()
     }
 
     fn acquire<'a>(
@@ -522,15 +555,13 @@ impl<S: LeaseStore> Backend for LeaseDriver<S> {
         ask: Arc<Ask>,
         seen: Option<Watcher<'a>>,
     ) -> Fut<'a, Result<Attempt, Error>> {
+        // One box for each: a waiter should not carry room for a single question.
+        if ask.patience == Patience::Never {
+            return Box::pin(async move { self.inner.try_once(&ask).await });
+        }
         Box::pin(async move {
-            match ask.patience {
-                Patience::Never => Box::pin(self.inner.try_once(&ask)).await,
-                Patience::For(d) => {
-                    let until = self.clock().now().plus(d);
-                    self.inner.wait(&ask, until, seen).await
-                }
-                Patience::Forever => self.inner.wait(&ask, BootInstant::FAR, seen).await,
-            }
+            let until = ask.patience.until(self.clock().now());
+            self.inner.wait(&ask, until, seen).await
         })
     }
 
@@ -544,14 +575,13 @@ impl<S: LeaseStore> Backend for LeaseDriver<S> {
 
     fn keep<'a>(&'a self, due: &'a [Due]) -> Fut<'a, Vec<Kept>> {
         Box::pin(async move {
-            let (sent, store) = (self.inner.moment(), &self.inner.store);
+            let (sent, store) = (self.inner.reading(), &self.inner.store);
             let moves = due.iter().cloned().map(Move::Renew).collect();
             let replies = self.clock().timeout(CALL, store.play(Class::Upkeep, moves)).await;
             let mut replies = replies.unwrap_or_default().into_iter();
             let kept = |due: &Due| match replies.next() {
                 Some(Ok(Reply::Renewed { remaining, waiters })) => {
-                    let margin = self.capability().margin(remaining);
-                    Kept::Until { sent, ttl: remaining, margin, waiters }
+                    Kept::Until { lease: self.info().capability.lease(sent, remaining), waiters }
                 }
                 Some(Ok(Reply::Lost(why))) => Kept::Lost(why),
                 failed => {
@@ -560,7 +590,7 @@ impl<S: LeaseStore> Backend for LeaseDriver<S> {
                         Some(Err(e)) => e,
                         None => self.inner.late(),
                     };
-                    Kept::Unknown(e.during("renew").lock(&due.key.lock).store(store.site()))
+                    Kept::Unknown(e.during("renew").lock(&due.key.lock).store(store.info().site))
                 }
             };
             due.iter().map(kept).collect()
@@ -591,8 +621,12 @@ impl<S: LeaseStore> Backend for LeaseDriver<S> {
         self.inner.store.shard(lock)
     }
 
+    fn tells_of_waiters(&self) -> bool {
+        self.inner.store.pushes() && self.capability().wake == crate::WakeUp::Push
+    }
+
     fn events(&self) -> Option<UnboundedReceiver<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.events.lock().take()
     }
 
     fn close(&self) -> Fut<'_, ()> {

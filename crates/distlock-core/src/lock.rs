@@ -8,28 +8,22 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::backend::{Ask, Attempt, Grant, Released};
-use crate::busy::{Busy, QueueStatus};
-use crate::capability::Family;
 use crate::client::{Client, Undo, Waits};
-use crate::clock::BootInstant;
-use crate::error::{Error, Kind};
-use crate::guard::Guard;
-use crate::hold::Held;
-use crate::ids::{Owner, ReqId};
-use crate::label::Label;
-use crate::mode::Mode;
-use crate::name::Name;
-use crate::ttl::{Patience, Ttl};
+use crate::cohort::{TOO_LATE, Terms, Wait, Waited, too_late};
+use crate::{
+    Ask, Attempt, BootInstant, Busy, Error, Family, FullName, Grant, Guard, Held, Kind, Label,
+    Mode, Name, Owner, Patience, QueueStatus, Released, ReqId, Ttl,
+};
 
-/// A grant that came too late to be used is asked for again, this often.
-const TOO_LATE: u32 = 3;
-/// How much longer than its patience a timed acquire may last: for the last question, which takes
-/// the request out of the line and tells how things stand.
+/// How much longer than its patience a timed acquire may last: for the last call, which takes the
+/// request out of the queue and reads the queue's status.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// How long one call to a store may take: drivers wait no longer for an answer.
 const ONE_CALL: Duration = Duration::from_secs(10);
+
+/// What an acquire comes to: the lock, or "busy", which is no error.
+type Attempted = Result<Result<Guard, Busy>, Error>;
 
 type OnWait = Arc<dyn Fn(&QueueStatus) + Send + Sync>;
 
@@ -148,7 +142,7 @@ impl Lock {
     /// Store trouble, or bad input. Busy is never an answer here.
     ///
     /// # Cancel safety
-    /// Dropping the future at any moment leaves neither lock nor place in line.
+    /// Dropping the future at any moment leaves neither lock nor place in the queue.
     pub async fn acquire(self) -> Result<Guard, Error> {
         Ok(self.attempt(Patience::Forever).await??)
     }
@@ -162,7 +156,7 @@ impl Lock {
     /// no answer in that time, as for [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
-    /// Dropping the future at any moment leaves neither lock nor place in line.
+    /// Dropping the future at any moment leaves neither lock nor place in the queue.
     pub async fn try_acquire(self) -> Result<Result<Guard, Busy>, Error> {
         self.attempt_within(Patience::Never, Some(ONE_CALL)).await
     }
@@ -176,7 +170,7 @@ impl Lock {
     /// soon as the store answers again, and ends with its TTL if it does not.
     ///
     /// # Cancel safety
-    /// Dropping the future at any moment leaves neither lock nor place in line.
+    /// Dropping the future at any moment leaves neither lock nor place in the queue.
     pub async fn try_acquire_for(self, d: Duration) -> Result<Result<Guard, Busy>, Error> {
         self.attempt_within(Patience::at_most(d), Some(d)).await
     }
@@ -207,15 +201,11 @@ impl Lock {
         }
     }
 
-    pub(crate) async fn attempt(self, patience: Patience) -> Result<Result<Guard, Busy>, Error> {
+    pub(crate) async fn attempt(self, patience: Patience) -> Attempted {
         self.attempt_within(patience, None).await
     }
 
-    async fn attempt_within(
-        self,
-        patience: Patience,
-        bound: Option<Duration>,
-    ) -> Result<Result<Guard, Busy>, Error> {
+    async fn attempt_within(self, patience: Patience, bound: Option<Duration>) -> Attempted {
         let spec = &self.0;
         let site = spec.client.backend.site();
         let shown = spec.name.as_ref().map_or("", Name::as_str);
@@ -228,19 +218,21 @@ impl Lock {
 }
 
 impl Spec {
-    async fn attempt(
-        &self,
-        patience: Patience,
-        bound: Option<Duration>,
-    ) -> Result<Result<Guard, Busy>, Error> {
+    async fn attempt(&self, patience: Patience, bound: Option<Duration>) -> Attempted {
         let client = &self.client;
         client.open()?;
-        let mut ask = Arc::new(self.ask(patience)?);
+        if self.shares(patience) {
+            // In a box: the two ways of waiting should not carry room for each other.
+            return Box::pin(self.share(patience, bound)).await;
+        }
+        let mut ask = Arc::new(self.ask(self.terms()?, patience));
         let started = client.clock().now();
         let _waits = Waits::new(client.observer.clone());
-        let mut timing = Timing::new(client, &ask, started);
+        let lock = ask.lock.clone();
+        let mut timing = Timing { client: client.clone(), lock, started, outcome: "dropped" };
         let mut end = bound.map(|d| Box::pin(client.clock().sleep(d.saturating_add(LAST_WORD))));
-        for _ in 0..TOO_LATE {
+        let mut late = 0;
+        while late < TOO_LATE {
             // Made before the request leaves: from here on a drop at any await takes it back.
             let undo = Undo::new(client.clone(), ask.clone());
             let seen = self.on_wait.as_deref();
@@ -251,7 +243,7 @@ impl Spec {
                 () = passed(&mut end) => Err(unanswered(bound.unwrap_or_default())),
             };
             timing.outcome = "error";
-            // Closing cancels what is asked for: whoever meets that cancel first is told of the close.
+            // Closing cancels requests under way: the first error of that cancel is reported as the close.
             let closing = || client.closing.is_cancelled();
             match answer.map_err(|e| if closing() { client.closed() } else { e })? {
                 Attempt::Busy(status) => {
@@ -265,18 +257,21 @@ impl Spec {
                     return Ok(Err(Busy { lock: ask.lock.clone(), status, waited }));
                 }
                 Attempt::Granted(grant)
-                    if !grant.until().left(client.clock().moment()).is_zero() =>
+                    if !grant.lease.left(client.clock().reading()).is_zero() =>
                 {
                     let guard = self.guard(&ask, &grant, undo);
-                    // Whoever closes looks for holds after saying so: one of the two sees the other.
+                    // `close` marks the client closed, then looks for holds: one of the two sees the other.
                     if client.closing.is_cancelled() {
                         return Err(client.closed());
                     }
                     timing.outcome = "granted";
                     return Ok(Ok(guard));
                 }
-                Attempt::Granted(_) => {
+                Attempt::Granted(grant) => {
                     tracing::warn!(lock = %ask.lock, "granted too late to be used; asking again");
+                    // One without any lease was given back because this task was not polled at its
+                    // turn. That is not the store's fault, and may happen any number of times.
+                    late += u32::from(!grant.lease.ttl.is_zero());
                     drop(undo);
                     let ask = Arc::make_mut(&mut ask);
                     ask.req = ReqId::random();
@@ -287,11 +282,68 @@ impl Spec {
                 }
             }
         }
-        Err(Error::new(Kind::Store, "every grant arrived after its lease had ended")
-            .with_hint("the store answers more slowly than the TTL lasts: ask for a longer TTL"))
+        Err(too_late())
     }
 
-    fn ask(&self, patience: Patience) -> Result<Ask, Error> {
+    /// Whether this request may share a lease with others of its client: only one that nobody else
+    /// can tell from theirs. Whoever wants to hear of its place wants one in the store's queue.
+    fn shares(&self, patience: Patience) -> bool {
+        self.client.cohorts.are_on()
+            && patience != Patience::Never
+            && self.mode == Mode::Exclusive
+            && self.owner.is_none()
+            && self.renew
+            && self.min_hold.is_zero()
+            && self.on_wait.is_none()
+    }
+
+    /// Waits in the queue of its cohort.
+    async fn share(&self, patience: Patience, bound: Option<Duration>) -> Attempted {
+        let client = &self.client;
+        let terms = self.terms()?;
+        let started = client.clock().now();
+        let _waits = Waits::new(client.observer.clone());
+        let lock = terms.lock.clone();
+        let mut timing = Timing { client: client.clone(), lock, started, outcome: "dropped" };
+        let until = patience.until(started);
+        let mut wait = Wait::new(client, terms, until, self.max_hold)?;
+        let mut end = bound.map(|d| Box::pin(client.clock().sleep(d.saturating_add(LAST_WORD))));
+        let waited = tokio::select! {
+            biased;
+            () = client.closing.cancelled() => Err(client.closed()),
+            waited = &mut wait => waited,
+            () = passed(&mut end) => Err(unanswered(bound.unwrap_or_default())),
+        };
+        timing.outcome = "error";
+        let closing = |e| if client.closing.is_cancelled() { client.closed() } else { e };
+        match waited.map_err(closing)? {
+            Waited::Granted(guard) => {
+                // `close` marks the client closed, then looks for holds: one of the two sees the other.
+                if client.closing.is_cancelled() {
+                    return Err(client.closed());
+                }
+                timing.outcome = "granted";
+                Ok(Ok(guard))
+            }
+            Waited::Over => {
+                let status = tokio::select! {
+                    biased;
+                    () = client.closing.cancelled() => Err(client.closed()),
+                    status = Box::pin(wait.give_up()) => status,
+                    () = passed(&mut end) => Err(unanswered(bound.unwrap_or_default())),
+                };
+                let status = status.map_err(closing)?;
+                timing.outcome = "busy";
+                let (lock, waited) = (timing.lock.clone(), client.clock().now());
+                let waited = waited.since(started);
+                tracing::debug!(%lock, %status, "busy");
+                Ok(Err(Busy { lock, status, waited }))
+            }
+        }
+    }
+
+    /// What is asked for, checked.
+    fn terms(&self) -> Result<Terms, Error> {
         let capability = self.client.backend.capability();
         capability.allows(self.mode)?;
         let mut ttl = self.ttl.clone()?;
@@ -312,19 +364,28 @@ impl Spec {
                     .with_hint("at most 24h"));
             }
         }
-        let req = ReqId::random();
-        Ok(Ask {
+        Ok(Terms {
             lock: self.client.full(self.name.clone()?),
+            ttl: capability.grantable(ttl)?,
+            lock_delay: self.lock_delay,
+            label: self.label.clone(),
+        })
+    }
+
+    fn ask(&self, terms: Terms, patience: Patience) -> Ask {
+        let req = ReqId::random();
+        Ask {
+            lock: terms.lock,
             req,
             owner: self.owner.clone().unwrap_or_else(|| Owner::of(&req)),
             mode: self.mode,
-            ttl: capability.grantable(ttl)?,
+            ttl: terms.ttl,
             patience,
             min_hold: self.min_hold,
-            lock_delay: self.lock_delay,
-            label: self.label.clone(),
+            lock_delay: terms.lock_delay,
+            label: terms.label,
             block: NonZeroU32::MIN,
-        })
+        }
     }
 
     fn guard(&self, ask: &Ask, grant: &Grant, undo: Undo) -> Guard {
@@ -333,9 +394,9 @@ impl Spec {
         let ttl = match client.backend.capability().family {
             // A session's lease is told whole, and may be shorter or longer than was asked for. The
             // others tell what is left of what was asked for.
-            Family::Queue => grant.ttl,
+            Family::Queue => grant.lease.ttl,
             // One that shares a connection has no longer a lease than that was opened with.
-            Family::Session => grant.ttl.min(ask.ttl),
+            Family::Session => grant.lease.ttl.min(ask.ttl),
             _ => ask.ttl,
         };
         let guard = Guard::of_grant(client, ask.key(), grant, ttl, self.max_hold, self.renew);
@@ -364,21 +425,15 @@ fn unanswered(bound: Duration) -> Error {
 /// Records how long an acquire took, however it ended.
 struct Timing {
     client: Arc<Client>,
-    ask: Arc<Ask>,
+    lock: FullName,
     started: BootInstant,
     outcome: &'static str,
-}
-
-impl Timing {
-    fn new(client: &Arc<Client>, ask: &Arc<Ask>, started: BootInstant) -> Self {
-        Self { client: client.clone(), ask: ask.clone(), started, outcome: "dropped" }
-    }
 }
 
 impl Drop for Timing {
     fn drop(&mut self) {
         let waited = self.client.clock().now().since(self.started);
-        self.client.observer.waited(&self.ask.lock, self.outcome, waited);
+        self.client.observer.waited(&self.lock, self.outcome, waited);
     }
 }
 

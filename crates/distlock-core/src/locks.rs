@@ -4,20 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Due, Force, Forced, Grant, Kept, Key};
-use crate::capability::{Capability, Fence};
 use crate::client::Client;
-use crate::error::{Error, Kind};
-use crate::guard::Guard;
-use crate::info::{LockInfo, Query};
-use crate::label::Label;
-use crate::lock::Lock;
-use crate::loss::Lost;
-use crate::name::{FullName, Name, Namespace};
-use crate::store::Store;
-use crate::ticket::{Ticket, fingerprint};
-use crate::token::{Token, TokenRange};
-use crate::ttl::Ttl;
+use crate::ticket::fingerprint;
+use crate::{
+    Backend, Capability, Due, Error, Fence, Force, Forced, FullName, Grant, Guard, Kept, Key, Kind,
+    Label, Lock, LockInfo, Lost, Name, Namespace, Query, Store, Ticket, Token, TokenRange, Ttl,
+};
 
 const PAGE: usize = 256;
 
@@ -39,7 +31,7 @@ impl Locks {
         Self(Arc::new(Options::default().client(store.into_backend())))
     }
 
-    /// A lock of this name, to be asked for. An impossible name is an error of the acquire.
+    /// A lock of this name, to be asked for. An invalid name is an error of the acquire.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
         Lock::new(self.0.clone(), Name::new(name))
     }
@@ -50,7 +42,7 @@ impl Locks {
         self.0.backend.capability()
     }
 
-    /// Which very store this is, fit to print: no password in it.
+    /// The address of the store, fit to print: no password in it.
     #[must_use]
     pub fn site(&self) -> &str {
         self.0.backend.site()
@@ -62,7 +54,7 @@ impl Locks {
         &self.0.space
     }
 
-    /// The seam itself, for tools and tests.
+    /// The backend itself, for tools and tests.
     #[must_use]
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.0.backend
@@ -72,8 +64,8 @@ impl Locks {
     /// it is held by the guard. A guard of this client that still had it has it no more.
     ///
     /// # Errors
-    /// [`Kind::Lost`] when it is not held any more, or never was at this store; [`Kind::Usage`] for a
-    /// ticket that cannot be; [`Kind::Closed`] after [`Locks::close`]; store trouble.
+    /// [`Kind::Lost`] when it is not held any more, or never was at this store; [`Kind::Usage`] for an
+    /// invalid ticket; [`Kind::Closed`] after [`Locks::close`]; store trouble.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the hold detached, perhaps renewed once.
@@ -88,14 +80,14 @@ impl Locks {
         let kept = client.backend.keep(&due).await.pop();
         let fail = |e: Error| Err(e.during("resume").lock(&ticket.lock).store(self.site()));
         match kept {
-            Some(Kept::Until { sent, ttl, margin, waiters }) => {
+            Some(Kept::Until { lease, waiters }) => {
                 let tokens = TokenRange::one(ticket.token);
-                let grant = Grant { req: ticket.req, tokens, sent, ttl, margin, waiters };
+                let grant = Grant { req: ticket.req, tokens, lease, waiters };
                 let guard = Guard::of_grant(client, key, &grant, ticket.ttl, None, true);
                 if let Some(why) = resuming.lost() {
                     guard.lost_before(why);
                 }
-                // As after an acquire: whoever closes looks for holds after saying so.
+                // As after an acquire: `close` marks the client closed, then looks for holds.
                 if client.closing.is_cancelled() { fail(client.closed()) } else { Ok(guard) }
             }
             Some(Kept::Lost(why)) => {
@@ -120,21 +112,18 @@ impl Locks {
     }
 
     fn accepts(&self, ticket: &Ticket) -> Result<(), Error> {
-        let refuse = |kind, what: &'static str, hint: String| {
-            Err(Error::new(kind, what).lock(&ticket.lock).store(self.site()).with_hint(hint))
-        };
+        let here = |e: Error| e.lock(&ticket.lock).store(self.site());
         if !self.capability().detach {
-            let hint = "its locks end with their process".to_owned();
-            return refuse(Kind::Unsupported, "this store cannot resume a hold", hint);
+            return Err(here(Error::new(Kind::Unsupported, "this store cannot resume a hold"))
+                .with_hint("its locks end with their process"));
         }
         // It asks for that lease again and again: of nothing, without a pause; of a year, for one.
         let Ok(ttl) = Ttl::new(ticket.ttl) else {
-            let hint = "use a ticket as it was printed".to_owned();
-            return refuse(Kind::Usage, "invalid TTL in this ticket", hint);
+            return Err(here(Error::new(Kind::Usage, "invalid TTL in this ticket"))
+                .with_hint("use a ticket as it was printed"));
         };
         // Nor for longer than this store grants: its promises after a restart count on that.
-        let grantable = self.capability().grantable(ttl);
-        grantable.map(drop).map_err(|e| e.lock(&ticket.lock).store(self.site()))
+        self.capability().grantable(ttl).map(drop).map_err(here)
     }
 
     /// Every lock whose name starts with a prefix that is held or waited for, in order of name.
@@ -168,7 +157,7 @@ impl Locks {
     /// One lock, if it is held or waited for.
     ///
     /// # Errors
-    /// Store trouble, or an impossible name.
+    /// Store trouble, or an invalid name.
     ///
     /// # Cancel safety
     /// Reads only.
@@ -184,7 +173,7 @@ impl Locks {
     /// that is repeated after a broken connection cannot break whoever holds the lock by then.
     ///
     /// # Errors
-    /// Store trouble, an impossible name, or a store that cannot.
+    /// Store trouble, an invalid name, or a store that cannot.
     ///
     /// # Cancel safety
     /// Whether it took effect is unknown; it can be repeated.
@@ -267,6 +256,7 @@ pub struct Options {
     label: Option<Label>,
     require: Option<Fence>,
     by_lock: bool,
+    strict: bool,
 }
 
 impl Default for Options {
@@ -277,6 +267,7 @@ impl Default for Options {
             label: None,
             require: None,
             by_lock: false,
+            strict: false,
         }
     }
 }
@@ -312,30 +303,37 @@ impl Options {
         self
     }
 
+    /// Serves waiters in the order of the store alone. Without it tasks of one client hand a lock on
+    /// among themselves, on stores whose capability says so: much faster on a lock that many tasks
+    /// want, first come, first served within the process, and with a bounded advantage over other
+    /// processes.
+    pub fn strict_order(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
     /// A client of a store with these options.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for an option that cannot be, [`Kind::Refused`] for a store that promises
+    /// [`Kind::Usage`] for an invalid option, [`Kind::Refused`] for a store that promises
     /// less than was required.
     pub fn open(self, store: impl Store) -> Result<Locks, Error> {
         let backend = store.into_backend();
         self.space.clone()?;
         self.ttl.clone()?;
         let has = backend.capability().fence;
-        match self.require {
-            Some(want) if has < want => Err(Error::new(
-                Kind::Refused,
-                format!("this store's fence is {has}, {want} is required"),
-            )
-            .store(backend.site())
-            .with_hint("choose a store whose table row promises it, or require less")),
-            _ => Ok(Locks(Arc::new(self.client(backend)))),
+        if let Some(want) = self.require.filter(|want| has < *want) {
+            let what = format!("this store's fence is {has}, {want} is required");
+            let hint = "choose a store whose table row promises it, or require less";
+            return Err(Error::new(Kind::Refused, what).store(backend.site()).with_hint(hint));
         }
+        Ok(Locks(Arc::new(self.client(backend))))
     }
 
     fn client(self, backend: Arc<dyn Backend>) -> Client {
         let label = self.label.unwrap_or_else(Label::of_this_process);
         let space = self.space.unwrap_or_default();
-        Client::new(backend, space, self.ttl.unwrap_or_default(), label, self.by_lock)
+        let ttl = self.ttl.unwrap_or_default();
+        Client::new(backend, space, ttl, label, self.by_lock, self.strict)
     }
 }

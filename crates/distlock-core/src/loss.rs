@@ -4,9 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Kind};
-use crate::name::FullName;
-use crate::token::Token;
+use crate::{Error, FullName, Kind, Token};
 
 /// Why a hold ended without its holder's doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
@@ -38,37 +36,30 @@ impl LossReason {
     /// A stable word for logs and metrics.
     #[must_use]
     pub const fn word(self) -> &'static str {
-        match self {
-            LossReason::Expired => "expired",
-            LossReason::Gone => "gone",
-            LossReason::Revoked => "revoked",
-            LossReason::Disconnected => "disconnected",
-            LossReason::TooShort => "too-short",
-            LossReason::MaxHold => "max-hold",
-            LossReason::Closed => "closed",
-            LossReason::Forked => "forked",
-            LossReason::Released => "released",
-        }
+        self.told().0
     }
 
-    const fn sentence(self) -> &'static str {
+    /// Its word, and what happened.
+    const fn told(self) -> (&'static str, &'static str) {
         match self {
-            LossReason::Expired => "its lease ran out before a renewal was acknowledged",
-            LossReason::Gone => "the store does not know this hold any more",
-            LossReason::Revoked => "an operator took it away",
-            LossReason::Disconnected => "the connection it was tied to ended",
-            LossReason::TooShort => "less of its lease is left than was asked for",
-            LossReason::MaxHold => "it was held as long as max_hold allows",
-            LossReason::Closed => "its client was closed",
-            LossReason::Forked => "this process is a forked copy of its holder",
-            LossReason::Released => "its guard was released or detached, or its ticket resumed",
+            Self::Expired => ("expired", "its lease ran out before a renewal was acknowledged"),
+            Self::Gone => ("gone", "the store does not know this hold any more"),
+            Self::Revoked => ("revoked", "an operator took it away"),
+            Self::Disconnected => ("disconnected", "the connection it was tied to ended"),
+            Self::TooShort => ("too-short", "less of its lease is left than was asked for"),
+            Self::MaxHold => ("max-hold", "it was held as long as max_hold allows"),
+            Self::Closed => ("closed", "its client was closed"),
+            Self::Forked => ("forked", "this process is a forked copy of its holder"),
+            Self::Released => {
+                ("released", "its guard was released or detached, or its ticket resumed")
+            }
         }
     }
 }
 
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.sentence())
+        f.write_str(self.told().1)
     }
 }
 

@@ -4,23 +4,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::backend::{Backend, Event, Force, Forced, Key};
-use crate::capability::{Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp};
-use crate::clock::Clock;
-use crate::error::Error;
-use crate::info::{LockInfo, Query};
-use crate::lease::{Class, EventSink, LeaseStore, Move, Replies, Wake};
-use crate::lease_driver::LeaseDriver;
-use crate::loss::LossReason;
-use crate::name::{FullName, Name};
-use crate::simulation;
-use crate::state::{Effects, LockState, Micros, Now, Op, Reply, Rules};
-use crate::store::Store;
-use crate::token::Token;
-use crate::ttl::Ttl;
+use crate::state::Now;
+use crate::{
+    Backend, Capability, Class, Clock, Effects, Error, Event, EventSink, Family, Fence, Force,
+    Forced, FullName, Key, LeaseDriver, LeaseStore, LockInfo, LockState, LossReason, Micros, Move,
+    Mutex, Name, Op, Order, Query, Reentry, Replies, Reply, Rules, Store, StoreInfo, Survives,
+    Token, Wake, WakeUp, simulation,
+};
 
 /// Moves between two sweeps, at least. A sweep looks at every lock, so after one that kept more
 /// locks than this, as many moves go by as it kept: its cost a move does not grow with their number.
@@ -29,14 +22,7 @@ const SWEEP_EVERY: usize = 256;
 const LONG: usize = 64;
 
 static CAPABILITY: Capability = Capability {
-    store: "memory",
-    url: "memory: | memory:NAME",
-    scope: "tasks of one process",
-    family: Family::Lease,
     fence: Fence::Clocked,
-    expiry: Expiry::Ttl,
-    ttl_min: Ttl::MIN.get(),
-    ttl_max: Ttl::MAX.get(),
     ttl_step: Duration::from_micros(1),
     restart: Survives::Ends,
     failover: Survives::NotApplicable,
@@ -48,11 +34,13 @@ static CAPABILITY: Capability = Capability {
     detach: true,
     force: true,
     lock_delay: true,
+    handover: true,
     wake: WakeUp::Push,
     drift_percent: 0,
     drift_floor: Duration::ZERO,
     wall_witness: false,
     notes: &["Everything is gone when the process ends; tokens then start from the wall clock."],
+    ..Capability::new(Family::Lease, "memory", "memory: | memory:NAME", "tasks of one process")
 };
 
 /// What [`Memory`] promises.
@@ -104,22 +92,20 @@ impl Memory {
     /// A store of its own, on a given clock.
     #[must_use]
     pub fn on(clock: Clock) -> Self {
-        Self::build("memory:".to_owned(), clock)
+        Self::with_rules("memory:".to_owned(), clock, Rules::default())
     }
 
-    /// The store of this name in this process: whoever names it meets the same locks.
+    /// The store of this name in this process: every client that names it shares its locks.
     #[must_use]
     pub fn named(name: &str) -> Self {
         static NAMED: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
-        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
-        named
+        NAMED
+            .lock()
             .entry(name.to_owned())
-            .or_insert_with(|| Self::build(format!("memory:{name}"), Clock::system()))
+            .or_insert_with(|| {
+                Self::with_rules(format!("memory:{name}"), Clock::system(), Rules::default())
+            })
             .client()
-    }
-
-    fn build(site: String, clock: Clock) -> Self {
-        Self::with_rules(site, clock, Rules::default())
     }
 
     /// A store of its own by other rules, for tests.
@@ -140,16 +126,12 @@ impl Memory {
     /// The state of one lock, for tests that look behind the curtain.
     #[must_use]
     pub fn peek(&self, lock: &FullName) -> Option<LockState> {
-        self.table().locks.get(lock).cloned()
+        self.shared.table.lock().locks.get(lock).cloned()
     }
 
     /// Forgets a lock, as an operator who deletes its record would.
     pub fn wipe(&self, lock: &FullName) {
-        self.table().locks.remove(lock);
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.table.lock().locks.remove(lock);
     }
 
     fn now(&self) -> Now {
@@ -164,7 +146,7 @@ impl Memory {
     }
 
     fn with<T>(&self, lock: &FullName, change: impl FnOnce(&mut LockState, Now) -> T) -> T {
-        let mut table = self.table();
+        let mut table = self.shared.table.lock();
         let now = self.now();
         table.moves += 1;
         if table.moves >= table.kept.max(SWEEP_EVERY) {
@@ -198,11 +180,9 @@ impl Memory {
     }
 
     fn tell(&self, via: &str, wake: Wake) {
-        let sink = self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner);
-        let ear = sink.get(via).cloned();
-        drop(sink);
-        if let Some(ear) = ear {
-            ear(wake);
+        let sink = self.shared.sink.lock().get(via).cloned();
+        if let Some(sink) = sink {
+            sink(wake);
         }
     }
 }
@@ -235,16 +215,8 @@ impl Store for Memory {
 }
 
 impl LeaseStore for Memory {
-    fn capability(&self) -> &Capability {
-        &CAPABILITY
-    }
-
-    fn site(&self) -> &str {
-        &self.shared.site
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.shared.clock
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: &CAPABILITY, site: &self.shared.site, clock: &self.shared.clock }
     }
 
     async fn play(&self, _: Class, moves: Vec<Move>) -> Replies {
@@ -272,7 +244,7 @@ impl LeaseStore for Memory {
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
         let now = self.now().lease;
-        let table = self.table();
+        let table = self.shared.table.lock();
         Ok(match query {
             Query::Name(lock) => {
                 table.locks.get(lock).and_then(|s| s.view(lock, now)).into_iter().collect()
@@ -307,20 +279,19 @@ impl LeaseStore for Memory {
 
     fn listen(&self, sink: EventSink) {
         if self.listening.set(()).is_ok() {
-            let mut all = self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner);
-            all.insert(self.via.clone(), simulation::sink(sink));
+            self.shared.sink.lock().insert(self.via.clone(), simulation::sink(sink));
         }
     }
 
     async fn close(&self) {
-        self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.via);
+        self.shared.sink.lock().remove(&self.via);
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.listening.get().is_some() {
-            self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.via);
+            self.shared.sink.lock().remove(&self.via);
         }
     }
 }
@@ -346,7 +317,7 @@ mod tests {
         let mut looked_at = 0;
         for i in 0..10 * many {
             memory.step(&lock(i % many), &Op::Settle);
-            let table = memory.table();
+            let table = memory.shared.table.lock();
             looked_at += if table.moves == 0 { table.kept } else { 0 };
         }
         assert!((8 * many..=10 * many).contains(&looked_at), "{looked_at} in {} moves", 10 * many);
@@ -354,6 +325,10 @@ mod tests {
         for _ in 0..many {
             memory.step(&lock(0), &Op::Settle);
         }
-        assert_eq!(memory.table().locks.len(), 1, "locks that nobody needs are forgotten");
+        assert_eq!(
+            memory.shared.table.lock().locks.len(),
+            1,
+            "locks that nobody needs are forgotten"
+        );
     }
 }

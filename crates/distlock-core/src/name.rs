@@ -1,12 +1,12 @@
 //! What a lock is called: a [`Name`], in a [`Namespace`], together a [`FullName`].
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Kind};
+use crate::text::checked_text;
+use crate::{Error, Kind};
 
 /// The longest name, in bytes of UTF-8.
 pub const NAME_MAX: usize = 255;
@@ -95,39 +95,20 @@ impl fmt::Display for FullName {
     }
 }
 
-macro_rules! text {
-    ($t:ident) => {
-        impl fmt::Display for $t {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-        impl fmt::Debug for $t {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:?}", &*self.0)
-            }
-        }
-        impl FromStr for $t {
-            type Err = Error;
-            fn from_str(s: &str) -> Result<Self, Error> {
-                Self::new(s)
-            }
-        }
-        impl TryFrom<String> for $t {
-            type Error = Error;
-            fn try_from(s: String) -> Result<Self, Error> {
-                Self::new(s)
-            }
-        }
-        impl From<$t> for String {
-            fn from(t: $t) -> String {
-                t.0.as_ref().to_owned()
-            }
-        }
-    };
+checked_text!(Name, new);
+checked_text!(Namespace, new);
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
 }
-text!(Name);
-text!(Namespace);
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
 
 #[cfg(test)]
 mod tests {

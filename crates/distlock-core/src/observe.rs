@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use metrics::{Key, Label, Level, Metadata, with_recorder};
 
-use crate::name::FullName;
+use crate::FullName;
 
 static METADATA: Metadata<'static> =
     Metadata::new(module_path!(), Level::INFO, Some(module_path!()));

@@ -8,20 +8,18 @@
 //! 3. Whatever fails is undone at every node; nodes that do not answer are told until they do.
 //! 4. A renewal counts only ownerships that were never interrupted. Nodes that lost theirs are
 //!    taken again, and count from the next round on.
-//! 5. Waiters stand in all lines under one ticket, so that the nodes agree on who is next.
+//! 5. Waiters stand in all queues under one ticket, so that the nodes agree on the next one.
 //!
 //! | where | what |
 //! |---|---|
 //! | [`QuorumNode`] | what a node must offer |
 //! | [`NodeState`] | the pure specification of a node |
-//! | [`MemoryNode`] | the specification as a node, with faults on command |
 //! | [`QuorumDriver`] | the driver |
 
 mod attempt;
 mod fan_out;
 mod holds;
 mod inspect;
-mod memory;
 mod node;
 mod node_time;
 mod release;
@@ -33,35 +31,28 @@ mod wait;
 mod waiters;
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use fan_out::Fan;
+use holds::{Slot, SlotState};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use unacknowledged::{Ending, Unacknowledged};
 
-pub use crate::fault::Fault;
-pub use memory::MemoryNode;
 pub use node::{
-    Ballot, Bid, Commit, Committed, Generation, Heal, NodeDue, NodeKept, Place, QuorumNode, Round,
-    Vote,
+    Ballot, Bid, Commit, Committed, Generation, Heal, NodeDue, NodeKept, Position, QuorumNode,
+    Round, Vote,
 };
 pub use state::{
     NodeHold, NodeOp, NodePhase, NodeReply, NodeRules, NodeState, NodeStep, NodeTombstone,
     NodeWaiter, Who,
 };
 
-use crate::backend::{
-    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
+use crate::{
+    Ask, Attempt, Backend, Clock, ClockReading, Due, Error, Event, Fence, Force, Forced, FullName,
+    Fut, Kept, Key, Kind, LockInfo, Mutex, Query, Released, Store, StoreInfo, Token, Wake, Watcher,
 };
-use crate::capability::{Capability, Fence};
-use crate::clock::Clock;
-use crate::clock_reading::ClockReading;
-use crate::error::{Error, Kind};
-use crate::info::{LockInfo, Query};
-use crate::lease::Wake;
-use crate::name::FullName;
-use crate::store::Store;
-use crate::token::Token;
 
 /// How long a node may take at most, in microseconds; a tenth of the TTL when that is less.
 const PER_NODE: u64 = 50_000;
@@ -82,14 +73,14 @@ struct Inner<N> {
     nodes: Vec<Arc<Node<N>>>,
     site: String,
     majority: usize,
-    /// Whether the nodes keep counters, so that tokens have an order and waiters a line.
+    /// Whether the nodes keep counters, so that tokens have an order and waiters a queue.
     ordered: bool,
     /// In microseconds.
     per_node: AtomicU64,
     drift: node_time::NodeTime,
     /// The last round that was numbered here.
     rounds: AtomicU64,
-    bells: waiters::Waiters,
+    waiters: waiters::Waiters,
     holds: holds::Holds,
     news: UnboundedSender<Event>,
 }
@@ -99,8 +90,9 @@ struct Node<N> {
     node: N,
     /// It did not answer when last asked: nobody waits for it if the others suffice.
     ailing: AtomicBool,
+    /// Its lost holds are being taken again: by one task at a time.
     healing: AtomicBool,
-    debts: unacknowledged::Unacknowledged,
+    debts: Unacknowledged,
 }
 
 impl<N> Node<N> {
@@ -110,15 +102,6 @@ impl<N> Node<N> {
 
     fn ails(&self) -> bool {
         self.ailing.load(Ordering::Acquire)
-    }
-
-    /// True for one at a time.
-    fn start_healing(&self) -> bool {
-        !self.healing.swap(true, Ordering::AcqRel)
-    }
-
-    fn stop_healing(&self) {
-        self.healing.store(false, Ordering::Release);
     }
 }
 
@@ -133,15 +116,10 @@ impl<N: QuorumNode> QuorumDriver<N> {
             return Err(Error::new(Kind::Usage, format!("{size} nodes make no quorum"))
                 .with_hint("name an odd number of independent nodes: 3, 5 or 7"));
         }
-        let ordered = nodes[0].capability().fence > Fence::Unordered;
+        let ordered = nodes[0].info().capability.fence > Fence::Unordered;
         let nodes = nodes.into_iter().map(|node| {
             let (ailing, healing) = (AtomicBool::new(false), AtomicBool::new(false));
-            Arc::new(Node {
-                node,
-                ailing,
-                healing,
-                debts: unacknowledged::Unacknowledged::default(),
-            })
+            Arc::new(Node { node, ailing, healing, debts: Unacknowledged::default() })
         });
         let (news, events) = unbounded_channel();
         let inner = Arc::new(Inner {
@@ -152,7 +130,7 @@ impl<N: QuorumNode> QuorumDriver<N> {
             per_node: AtomicU64::new(PER_NODE),
             drift: node_time::NodeTime::new(size),
             rounds: AtomicU64::new(0),
-            bells: waiters::Waiters::default(),
+            waiters: waiters::Waiters::default(),
             holds: holds::Holds::default(),
             news,
         });
@@ -168,13 +146,9 @@ impl<N: QuorumNode> QuorumDriver<N> {
         self
     }
 
-    /// The nodes, in the order given.
-    pub fn nodes(&self) -> impl Iterator<Item = &N> {
-        self.inner.nodes.iter().map(|n| &n.node)
-    }
-
     /// Whether some node has still to be told of the end of a request: it did not answer, and is
-    /// told again in the background.
+    /// told again in the background. For tests.
+    #[doc(hidden)]
     #[must_use]
     pub fn owes(&self) -> bool {
         self.inner.nodes.iter().any(|n| !n.debts.is_empty())
@@ -182,13 +156,13 @@ impl<N: QuorumNode> QuorumDriver<N> {
 
     fn listening(self) -> Self {
         for (i, n) in self.inner.nodes.iter().enumerate() {
-            // Weak: a node keeps its ears, and the driver keeps the node.
+            // Weak: a node keeps its event sink, and the driver keeps the node.
             let inner = Arc::downgrade(&self.inner);
             n.node.listen(Arc::new(move |wake| {
                 let Some(inner) = inner.upgrade() else { return };
                 match wake {
-                    Wake::Turn(req) => inner.bells.ring(i, &req),
-                    Wake::Everybody => inner.bells.ring_all(),
+                    Wake::Turn(req) | Wake::Confirm(req) => inner.waiters.wake(i, &req),
+                    Wake::Everybody => inner.waiters.wake_all(),
                     Wake::Repeated(_) => {} // a release leaves a tombstone at a node
                     Wake::Event(event) => inner.hear(event),
                 }
@@ -199,17 +173,18 @@ impl<N: QuorumNode> QuorumDriver<N> {
 }
 
 impl<N: QuorumNode> Inner<N> {
-    fn clock(&self) -> &Clock {
-        self.nodes[0].node.clock()
+    /// The first node's promises and clock, and the name of the whole quorum.
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { site: &self.site, ..self.nodes[0].node.info() }
     }
 
-    fn capability(&self) -> &Capability {
-        self.nodes[0].node.capability()
+    fn clock(&self) -> &Clock {
+        self.info().clock
     }
 
     /// Now, as a question leaves.
-    fn moment(&self) -> ClockReading {
-        self.capability().moment(self.clock())
+    fn reading(&self) -> ClockReading {
+        self.info().reading()
     }
 
     /// How long a node may take: more would eat the lease.
@@ -223,8 +198,10 @@ impl<N: QuorumNode> Inner<N> {
         let (key, contended) = match event {
             Event::Contended(key) => (key, true),
             Event::Lost(key, _) | Event::InDoubt(key) => (key, false),
+            Event::Missed => return,
         };
-        let reqs = self.holds.of(&key.req).map(|slot| slot.reqs()).unwrap_or_default();
+        let reqs =
+            self.holds.of(&key.req).map(|slot| slot.state.lock().reqs.clone()).unwrap_or_default();
         for req in reqs {
             let key = Key { lock: key.lock.clone(), req };
             let event = if contended { Event::Contended(key) } else { Event::InDoubt(key) };
@@ -240,16 +217,8 @@ impl<N: QuorumNode> Store for QuorumDriver<N> {
 }
 
 impl<N: QuorumNode> Backend for QuorumDriver<N> {
-    fn capability(&self) -> &Capability {
-        self.inner.capability()
-    }
-
-    fn site(&self) -> &str {
-        &self.inner.site
-    }
-
-    fn clock(&self) -> &Clock {
-        self.inner.clock()
+    fn info(&self) -> StoreInfo<'_> {
+        self.inner.info()
     }
 
     fn acquire<'a>(
@@ -290,7 +259,7 @@ impl<N: QuorumNode> Backend for QuorumDriver<N> {
     }
 
     fn events(&self) -> Option<UnboundedReceiver<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.events.lock().take()
     }
 
     fn close(&self) -> Fut<'_, ()> {
@@ -298,7 +267,7 @@ impl<N: QuorumNode> Backend for QuorumDriver<N> {
             for n in &self.inner.nodes {
                 n.debts.close();
             }
-            let mut fan = fan_out::Fan::new(self.clock(), CALL, self.inner.nodes.len());
+            let mut fan = Fan::new(self.clock(), CALL, self.inner.nodes.len());
             for (i, n) in self.inner.nodes.iter().enumerate() {
                 fan.call(i, n.deref().node.close());
             }

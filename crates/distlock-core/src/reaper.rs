@@ -5,21 +5,14 @@
 //! way at each server of the store.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::{Backend, Key};
-use crate::clock::{BootInstant, Clock};
-use crate::engine;
-use crate::simulation::HashMap;
+use crate::{Backend, Backoff, BootInstant, Clock, GRACE, HashMap, Key, Mutex, engine};
 
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LAST_RETRY: Duration = Duration::from_secs(1);
-/// On top of the TTL: a request under way may start its lease this much later.
-const GRACE: Duration = Duration::from_secs(10);
 /// Max calls under way at one server.
 const AT_ONCE: usize = 64;
 
@@ -32,16 +25,16 @@ pub(crate) struct Reaper {
     /// Somebody waits for that to end.
     draining: AtomicBool,
     progress: Notify,
-    lanes: Mutex<HashMap<u64, Lane>>,
+    backlogs: Mutex<HashMap<u64, Backlog>>,
     /// The store was closed: nothing is tried twice any more.
     closed: AtomicBool,
-    /// Whose holds these are. A forked copy of this process must give back none of them.
+    /// The process of these holds. A forked copy of this process must give back none of them.
     pid: u32,
 }
 
 /// What is to be given back at one server, by when to try.
 #[derive(Default)]
-struct Lane {
+struct Backlog {
     queue: BTreeMap<(BootInstant, u64), Job>,
     next_id: u64,
     workers: usize,
@@ -53,7 +46,7 @@ struct Job {
     key: Key,
     release: bool,
     end: BootInstant,
-    retry: Duration,
+    retry: Backoff,
     _pending: Pending,
 }
 
@@ -75,14 +68,10 @@ impl Reaper {
             acknowledged: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             progress: Notify::new(),
-            lanes: Mutex::default(),
+            backlogs: Mutex::default(),
             closed: AtomicBool::new(false),
             pid,
         })
-    }
-
-    fn lanes(&self) -> MutexGuard<'_, HashMap<u64, Lane>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn clock(&self) -> &Clock {
@@ -121,13 +110,13 @@ impl Reaper {
         let (shard, now) = (self.backend.shard(&key.lock), self.clock().now());
         let end = now.plus(ttl).plus(GRACE);
         let pending = Pending::new(self.clone());
-        let job = Job { key, release, end, retry: FIRST_RETRY, _pending: pending };
-        let mut lanes = self.lanes();
-        let lane = lanes.entry(shard).or_default();
-        lane.put(now, job);
-        let hire = lane.workers < AT_ONCE;
-        lane.workers += usize::from(hire);
-        drop(lanes);
+        let job = Job { key, release, end, retry: Backoff::default(), _pending: pending };
+        let mut backlogs = self.backlogs.lock();
+        let backlog = backlogs.entry(shard).or_default();
+        backlog.put(now, job);
+        let hire = backlog.workers < AT_ONCE;
+        backlog.workers += usize::from(hire);
+        drop(backlogs);
         if hire {
             self.hire(shard);
         }
@@ -139,31 +128,31 @@ impl Reaper {
         engine::spawn(async move { worker.run().await });
     }
 
-    /// What a worker does next. One for whom there is nothing is not counted any more.
+    /// What a worker does next. A worker without work is not counted any more.
     fn next(self: &Arc<Self>, shard: u64) -> Next {
         let now = self.clock().now();
-        let mut lanes = self.lanes();
-        let Some(lane) = lanes.get_mut(&shard) else { return Next::Nothing };
-        if let Some(first) = lane.queue.first_entry().filter(|e| e.key().0 <= now) {
+        let mut backlogs = self.backlogs.lock();
+        let Some(backlog) = backlogs.get_mut(&shard) else { return Next::Nothing };
+        if let Some(first) = backlog.queue.first_entry().filter(|e| e.key().0 <= now) {
             let job = first.remove();
-            let hire = lane.workers < AT_ONCE && lane.first().is_some_and(|at| at <= now);
-            lane.workers += usize::from(hire);
-            drop(lanes);
+            let hire = backlog.workers < AT_ONCE && backlog.first().is_some_and(|at| at <= now);
+            backlog.workers += usize::from(hire);
+            drop(backlogs);
             if hire {
                 self.hire(shard);
             }
             return Next::Try(job);
         }
-        match lane.first().filter(|_| lane.sleeper.is_none()) {
+        match backlog.first().filter(|_| backlog.sleeper.is_none()) {
             Some(at) => {
-                let bell = Arc::<Notify>::default();
-                lane.sleeper = Some(bell.clone());
-                Next::Sleep(at, bell)
+                let notify = Arc::<Notify>::default();
+                backlog.sleeper = Some(notify.clone());
+                Next::Sleep(at, notify)
             }
             None => {
-                lane.workers -= 1;
-                if lane.workers == 0 {
-                    lanes.remove(&shard);
+                backlog.workers -= 1;
+                if backlog.workers == 0 {
+                    backlogs.remove(&shard);
                 }
                 Next::Nothing
             }
@@ -182,10 +171,9 @@ impl Reaper {
             tracing::warn!(lock = %job.key.lock, error = %e, "left to expire");
             return;
         }
-        let at = now.plus(job.retry);
-        job.retry = (job.retry * 2).min(LAST_RETRY);
-        if let Some(lane) = self.lanes().get_mut(&shard) {
-            lane.put(at, job);
+        let at = now.plus(job.retry.next());
+        if let Some(backlog) = self.backlogs.lock().get_mut(&shard) {
+            backlog.put(at, job);
         }
     }
 
@@ -217,9 +205,9 @@ impl Reaper {
     pub(crate) fn stop(&self) {
         self.closed.store(true, Ordering::Release);
         let mut given_up = Vec::new();
-        for lane in self.lanes().values_mut() {
-            given_up.extend(std::mem::take(&mut lane.queue).into_values());
-            if let Some(sleeper) = &lane.sleeper {
+        for backlog in self.backlogs.lock().values_mut() {
+            given_up.extend(std::mem::take(&mut backlog.queue).into_values());
+            if let Some(sleeper) = &backlog.sleeper {
                 sleeper.notify_one();
             }
         }
@@ -229,7 +217,7 @@ impl Reaper {
     }
 }
 
-impl Lane {
+impl Backlog {
     fn first(&self) -> Option<BootInstant> {
         self.queue.first_key_value().map(|((at, _), _)| *at)
     }
@@ -257,14 +245,14 @@ impl Worker {
         loop {
             match self.reaper.next(self.shard) {
                 Next::Try(job) => self.reaper.attempt(self.shard, job).await,
-                Next::Sleep(at, bell) => {
+                Next::Sleep(at, notify) => {
                     tokio::select! {
                         biased;
                         () = self.reaper.clock().sleep_until(at) => {}
-                        () = bell.notified() => {}
+                        () = notify.notified() => {}
                     }
-                    if let Some(lane) = self.reaper.lanes().get_mut(&self.shard) {
-                        lane.sleeper = None;
+                    if let Some(backlog) = self.reaper.backlogs.lock().get_mut(&self.shard) {
+                        backlog.sleeper = None;
                     }
                 }
                 Next::Nothing => {
@@ -283,20 +271,20 @@ impl Drop for Worker {
         if self.over {
             return;
         }
-        let mut lanes = self.reaper.lanes();
-        let Some(lane) = lanes.get_mut(&self.shard) else { return };
-        lane.workers -= 1;
-        if std::thread::panicking() && !lane.queue.is_empty() {
-            lane.workers += 1;
-            drop(lanes);
+        let mut backlogs = self.reaper.backlogs.lock();
+        let Some(backlog) = backlogs.get_mut(&self.shard) else { return };
+        backlog.workers -= 1;
+        if std::thread::panicking() && !backlog.queue.is_empty() {
+            backlog.workers += 1;
+            drop(backlogs);
             self.reaper.hire(self.shard);
-        } else if lane.workers == 0 {
-            lanes.remove(&self.shard);
+        } else if backlog.workers == 0 {
+            backlogs.remove(&self.shard);
         }
     }
 }
 
-/// One thing that is being given back. Counted down also when a store panics: whoever closes must
+/// One thing that is being given back. Counted down also when a store panics: a close must
 /// not wait for it for ever.
 pub(crate) struct Pending(Arc<Reaper>);
 

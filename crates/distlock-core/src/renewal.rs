@@ -6,22 +6,18 @@
 //! costs its own holds only. No answer means trying again until the deadline, never past it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::{Backend, Due, Event, Kept};
-use crate::capability::{Expiry, Family};
 use crate::client::Asking;
-use crate::clock::BootInstant;
-use crate::engine;
-use crate::hold::Hold;
-use crate::loss::LossReason;
+use crate::guard::HoldRecord;
 use crate::observe::Observer;
 use crate::reaper::Reaper;
 use crate::renewal_schedule::{Call, Plan, RenewalSchedule};
 use crate::timer::BootTimer;
+use crate::{Backend, BootInstant, Due, Event, Expiry, Family, Kept, LossReason, Mutex, engine};
 
 /// The first wait after a renewal without an answer; doubled each time, up to a tenth of the TTL.
 const RETRY: Duration = Duration::from_millis(50);
@@ -31,15 +27,15 @@ pub(crate) struct Renewer {
     reaper: Arc<Reaper>,
     asking: Arc<Asking>,
     observer: Observer,
-    agenda: Mutex<RenewalSchedule>,
+    schedule: Mutex<RenewalSchedule>,
     alarm: Arc<Alarm>,
 }
 
-/// When the keeper's task looks again, and how to make it look sooner.
+/// When the renewer's task looks again, and how to make it look sooner.
 struct Alarm {
     started: AtomicBool,
     at: AtomicU64,
-    bell: Notify,
+    notify: Notify,
 }
 
 impl Renewer {
@@ -52,106 +48,154 @@ impl Renewer {
         let alarm = Arc::new(Alarm {
             started: AtomicBool::new(false),
             at: AtomicU64::new(BootInstant::FAR.as_nanos()),
-            bell: Notify::new(),
+            notify: Notify::new(),
         });
-        let agenda = Mutex::default();
-        let keeper = Arc::new(Self { backend, reaper, asking, observer, agenda, alarm });
-        keeper.hear_events();
-        keeper
+        let schedule = Mutex::default();
+        let renewer = Arc::new(Self { backend, reaper, asking, observer, schedule, alarm });
+        renewer.hear_events();
+        renewer
     }
 
-    fn agenda(&self) -> MutexGuard<'_, RenewalSchedule> {
-        self.agenda.lock().unwrap_or_else(PoisonError::into_inner)
+    fn schedule(&self) -> MutexGuard<'_, RenewalSchedule> {
+        self.schedule.lock()
     }
 
     /// Looks after a hold from now on.
-    pub(crate) fn add(self: &Arc<Self>, hold: Arc<Hold>, sent: BootInstant, renew: bool) {
+    pub(crate) fn add(self: &Arc<Self>, hold: Arc<HoldRecord>, sent: BootInstant, renew: bool) {
         // A grant may be a replay of an older one, with less than its TTL left.
         let pace = self.pace(&hold).min(hold.deadline().since(sent) / 3);
         let next = if renew { sent.plus(pace) } else { BootInstant::FAR };
         let shard = self.backend.shard(&hold.key.lock);
-        let mut agenda = self.agenda();
+        let mut schedule = self.schedule();
         // Read while nobody else can look: the task hears of any later step of the wall.
-        let now = self.backend.clock().moment();
-        let (old, first) = agenda.add(hold, shard, next, renew, now);
-        // One guard for one hold: who takes it up by its ticket has it from then on.
-        if let Some(old) = old {
+        let now = self.backend.clock().reading();
+        let (old, first) = schedule.add(hold, shard, next, renew, now);
+        // One guard for one hold: the guard that takes it up by its ticket has it from then on.
+        if let Some(old) = &old {
             let _ = old.end();
         }
-        drop(agenda);
+        drop(schedule);
+        gone(old.as_ref());
         if !self.alarm.started.swap(true, Ordering::AcqRel) {
-            let (keeper, alarm) = (Arc::downgrade(self), self.alarm.clone());
+            let (renewer, alarm) = (Arc::downgrade(self), self.alarm.clone());
             let timer = self.backend.clock().clone();
             let wall = self.backend.capability().wall_witness;
-            engine::spawn(async move { run(keeper, &alarm, BootTimer::new(timer, wall)).await });
+            engine::spawn(async move { run(renewer, &alarm, BootTimer::new(timer, wall)).await });
             return;
         }
         if first.as_nanos() < self.alarm.at.load(Ordering::Acquire) {
-            self.alarm.bell.notify_one();
+            self.alarm.notify.notify_one();
         }
     }
 
     /// Looks after it no more: no renewal starts after this.
-    pub(crate) fn remove(&self, hold: &Arc<Hold>) {
-        let mut agenda = self.agenda();
-        if agenda.has(hold) {
-            agenda.remove(&hold.key.req);
+    pub(crate) fn remove(&self, hold: &Arc<HoldRecord>) {
+        let mut schedule = self.schedule();
+        if schedule.has(hold) {
+            schedule.remove(&hold.key.req);
+        }
+    }
+
+    /// The next holder's hold takes the place of one that ends with this. `None` when that has ended
+    /// already, or was lost.
+    pub(crate) fn hand_over(&self, hold: &Arc<HoldRecord>) -> Option<Arc<HoldRecord>> {
+        let mut schedule = self.schedule();
+        if !schedule.has(hold) || hold.check(Duration::ZERO).is_err() || !hold.end() {
+            return None;
+        }
+        // Made after the end of its predecessor, and with the schedule locked: no renewal, and no loss,
+        // is told to neither of the two.
+        let next = Arc::new(hold.successor()?);
+        schedule.replace(&next);
+        Some(next)
+    }
+
+    /// A hold has another end than before.
+    pub(crate) fn look_again(&self, hold: &Arc<HoldRecord>) {
+        let mut schedule = self.schedule();
+        if schedule.has(hold) {
+            let now = self.backend.clock().reading();
+            let _ = schedule.change(&hold.key.req, now, |_| ());
+            drop(schedule);
+            self.alarm.notify.notify_one();
         }
     }
 
     /// A hold was lost before it was looked after.
-    pub(crate) fn lost(&self, hold: &Arc<Hold>, why: LossReason) {
+    pub(crate) fn lost(&self, hold: &Arc<HoldRecord>, why: LossReason) {
         self.remove(hold);
         hold.latch(why);
+        gone(Some(hold));
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
-        self.agenda().holds().cloned().collect()
+    pub(crate) fn all(&self) -> Vec<Arc<HoldRecord>> {
+        self.schedule().holds().cloned().collect()
     }
 
     fn hear_events(self: &Arc<Self>) {
         let Some(mut events) = self.backend.events() else { return };
-        let keeper = Arc::downgrade(self);
+        let renewer = Arc::downgrade(self);
         engine::spawn(async move {
             while let Some(event) = events.recv().await {
-                let Some(keeper) = keeper.upgrade() else { return };
-                keeper.hear(&event);
+                let Some(renewer) = renewer.upgrade() else { return };
+                renewer.hear(&event);
             }
         });
     }
 
     fn hear(&self, event: &Event) {
-        let mut agenda = self.agenda();
+        let mut schedule = self.schedule();
         match event {
             Event::Lost(key, why) => {
-                if let Some(hold) = agenda.remove(&key.req) {
+                let hold = schedule.remove(&key.req);
+                if let Some(hold) = &hold {
                     hold.latch(*why);
                 }
-                // Its guard may be about to be made. While the agenda is locked: either the guard
+                // Its guard may be about to be made. While the schedule is locked: either the guard
                 // was put there before this, or it is made after and asks.
                 self.asking.lost(&key.req, *why);
+                drop(schedule);
+                gone(hold.as_ref());
             }
             Event::InDoubt(key) => {
-                let now = self.backend.clock().moment();
-                if agenda.change(&key.req, now, |entry| entry.next = now.boot).is_some() {
-                    self.alarm.bell.notify_one();
+                let now = self.backend.clock().reading();
+                if schedule.change(&key.req, now, |entry| entry.next = now.boot).is_some() {
+                    self.alarm.notify.notify_one();
                 }
             }
-            Event::Contended(key) => tracing::debug!(lock = %key.lock, "contended"),
+            Event::Contended(key) => {
+                let hold = schedule.hold(&key.req).cloned();
+                drop(schedule);
+                self.contended(hold.as_ref());
+                tracing::debug!(lock = %key.lock, "contended");
+            }
+            Event::Missed => {
+                let holds: Vec<_> = schedule.holds().cloned().collect();
+                drop(schedule);
+                holds.iter().for_each(|hold| self.contended(Some(hold)));
+            }
+        }
+    }
+
+    /// Somebody elsewhere waits for it, or may.
+    fn contended(&self, hold: Option<&Arc<HoldRecord>>) {
+        if let Some(share) = hold.and_then(|hold| hold.share()) {
+            share.heard(1, self.backend.clock().now());
         }
     }
 
     /// Expires finished holds, selects due renewals, and tells when to look again.
     fn plan(&self) -> (Vec<Call>, BootInstant) {
-        let mut agenda = self.agenda();
-        let Plan { ended, calls, wake } = agenda.plan(self.backend.clock().moment());
-        drop(agenda);
+        let mut schedule = self.schedule();
+        let Plan { ended, calls, wake } = schedule.plan(self.backend.clock().reading());
+        drop(schedule);
         ended.iter().for_each(|hold| self.ended(hold));
         (calls, wake)
     }
 
-    fn ended(&self, hold: &Arc<Hold>) {
+    fn ended(&self, hold: &Arc<HoldRecord>) {
         hold.latch(hold.end_of_time());
+        gone(Some(hold));
         // A lease ends by itself; what lasts as long as a connection or the process must be given
         // back, or nobody would have it and nobody could get it.
         let promises = self.backend.capability();
@@ -166,7 +210,7 @@ impl Renewer {
 
     /// What a minority of nodes still has of a lost hold only keeps everybody waiting. It is given back
     /// once the guard knows; unless an operator took it away, who lets its lease run out.
-    fn clear(&self, hold: &Hold, why: LossReason) {
+    fn clear(&self, hold: &HoldRecord, why: LossReason) {
         if self.backend.capability().family == Family::Quorum && why != LossReason::Revoked {
             self.reaper.abandon(hold.key.clone(), hold.ttl);
         }
@@ -175,7 +219,7 @@ impl Renewer {
     async fn renew(&self, Call { shard, mut holds }: Call) {
         let _slot = Slot(self, shard);
         let clock = self.backend.clock();
-        let now = clock.moment();
+        let now = clock.reading();
         let sent = now.boot;
         // The machine may have slept since they were picked: nothing is renewed after its deadline.
         // The plan expires those, and they take no patience from the others.
@@ -183,8 +227,8 @@ impl Renewer {
         if holds.is_empty() {
             return;
         }
-        let ttl = |hold: &Hold, renew| {
-            let most = hold.ttl.min(hold.max_end.since(sent));
+        let ttl = |hold: &HoldRecord, renew| {
+            let most = hold.ttl.min(hold.max_end().since(sent));
             if renew { most } else { most.min(hold.deadline().since(sent)) }
         };
         let due: Vec<Due> = holds
@@ -206,47 +250,56 @@ impl Renewer {
     /// A third of what may be believed of a full lease (the margin of a store with a coarse clock is
     /// most of a short one), up to a tenth less, differently for each hold, so that the clients of
     /// a store do not renew in step.
-    fn pace(&self, hold: &Hold) -> Duration {
+    fn pace(&self, hold: &HoldRecord) -> Duration {
         let margin = self.backend.capability().margin(hold.ttl);
         let third = hold.ttl.saturating_sub(margin) / 3;
-        third - third / 10 * u32::from(hold.key.req.as_bytes()[15]) / 255
+        third - hold.key.req.jitter(third / 10)
     }
 
-    fn take(&self, hold: &Arc<Hold>, answer: Option<Kept>, cut: bool) -> &'static str {
-        let mut agenda = self.agenda();
+    fn take(&self, asked: &Arc<HoldRecord>, answer: Option<Kept>, cut: bool) -> &'static str {
+        let mut schedule = self.schedule();
+        // The lock may have been handed on while the call was under way.
+        let current = schedule.current(asked).cloned();
+        let (kept, hold) = (current.is_some(), current.as_ref().unwrap_or(asked));
         let req = &hold.key.req;
-        let kept = agenda.has(hold);
-        let now = self.backend.clock().moment();
+        let now = self.backend.clock().reading();
         match answer {
-            Some(Kept::Until { sent, ttl, margin, waiters }) => {
+            Some(Kept::Until { lease, waiters }) => {
                 // A session's lease may have begun long before this answer: not at once again.
                 let pace = self.pace(hold);
-                let next = sent.boot.plus(pace).max(now.boot.plus(pace / 4));
-                agenda.change(req, now, |entry| {
+                let next = lease.sent.boot.plus(pace).max(now.boot.plus(pace / 4));
+                schedule.change(req, now, |entry| {
                     if kept {
                         // One that must run out was asked about, and its end stays where it is.
                         if entry.renew {
-                            hold.extend(sent.until(ttl, margin), waiters, cut);
+                            // It was cut for the holder at that time.
+                            let cut = cut && Arc::ptr_eq(asked, hold);
+                            hold.extend(lease.until(), waiters, cut);
                         }
                         entry.tries = 0;
                         entry.answered(next);
                     }
                 });
+                drop(schedule);
+                if kept && let Some(share) = hold.share() {
+                    share.heard(waiters, now.boot);
+                }
                 tracing::trace!(lock = %hold.key.lock, token = %hold.token, "renewed");
                 "kept"
             }
             Some(Kept::Lost(why)) => {
                 // Else nobody looks after it: it was released while the answer was under way.
                 if kept {
-                    agenda.remove(req);
+                    schedule.remove(req);
                     hold.latch(why);
-                    drop(agenda);
+                    drop(schedule);
+                    gone(Some(hold));
                     self.clear(hold, why);
                 }
                 "lost"
             }
             Some(Kept::Unknown(_)) | None => {
-                agenda.change(req, now, |entry| {
+                schedule.change(req, now, |entry| {
                     if kept {
                         let wait = RETRY * 2u32.saturating_pow(entry.tries.min(16));
                         entry.tries += 1;
@@ -260,32 +313,39 @@ impl Renewer {
     }
 }
 
+/// A hold ended without a release: its cohort hands the lease to nobody any more.
+fn gone(hold: Option<&Arc<HoldRecord>>) {
+    if let Some(share) = hold.and_then(|hold| hold.share()) {
+        share.gone();
+    }
+}
+
 /// One call under way at a server. Given back also when a store panics, or its server would be
 /// asked less and less.
 struct Slot<'a>(&'a Renewer, u64);
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        self.0.agenda().call_ended(self.1);
-        self.0.alarm.bell.notify_one();
+        self.0.schedule().call_ended(self.1);
+        self.0.alarm.notify.notify_one();
     }
 }
 
-/// The keeper's task: it lives as long as its client, asleep while nothing is held.
-async fn run(keeper: Weak<Renewer>, alarm: &Alarm, mut timer: BootTimer) {
-    while let Some(keeper) = keeper.upgrade() {
+/// The renewer's task: it lives as long as its client, asleep while nothing is held.
+async fn run(renewer: Weak<Renewer>, alarm: &Alarm, mut timer: BootTimer) {
+    while let Some(renewer) = renewer.upgrade() {
         // Rings from here on are kept, so what is added after the plan is not slept through.
         alarm.at.store(BootInstant::FAR.as_nanos(), Ordering::Release);
-        let (calls, wake) = keeper.plan();
+        let (calls, wake) = renewer.plan();
         alarm.at.store(wake.as_nanos(), Ordering::Release);
         for call in calls {
-            let keeper = keeper.clone();
-            engine::spawn(async move { keeper.renew(call).await });
+            let renewer = renewer.clone();
+            engine::spawn(async move { renewer.renew(call).await });
         }
-        drop(keeper);
+        drop(renewer);
         tokio::select! {
             biased;
-            () = alarm.bell.notified() => {}
+            () = alarm.notify.notified() => {}
             () = timer.wait_until(wake) => {}
         }
     }
@@ -294,14 +354,14 @@ async fn run(keeper: Weak<Renewer>, alarm: &Alarm, mut timer: BootTimer) {
 impl Drop for Renewer {
     /// Takes effect at once: the task wakes up and ends.
     fn drop(&mut self) {
-        self.alarm.bell.notify_one();
+        self.alarm.notify.notify_one();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Grant, Key};
+    use crate::backend::{Grant, Key, Lease};
     use crate::clock::Clock;
     use crate::ids::ReqId;
     use crate::memory::Memory;
@@ -316,20 +376,21 @@ mod tests {
         let spy = Spy::new(Memory::on(clock.clone()).into_backend());
         let backend: Arc<dyn Backend> = Arc::new(spy.clone());
         let observer = Observer::new("memory", false);
-        let keeper =
+        let renewer =
             Renewer::new(backend.clone(), Reaper::new(backend), Arc::default(), observer.clone());
-        let renew = |holds: Vec<Arc<Hold>>| {
+        let renew = |holds: Vec<Arc<HoldRecord>>| {
             let holds = holds.into_iter().map(|h| (h, true)).collect();
-            keeper.renew(Call { shard: 0, holds })
+            renewer.renew(Call { shard: 0, holds })
         };
         let hold = |name: &str, sent, ttl| {
             let lock = FullName { space: Namespace::default(), name: Name::new(name).unwrap() };
             let key = Key { lock, req: ReqId::random() };
             let margin = Duration::ZERO;
             let tokens = TokenRange::one(Token::MIN);
-            let grant = Grant { req: key.req, tokens, sent, ttl, margin, waiters: 0 };
+            let grant =
+                Grant { req: key.req, tokens, lease: Lease { sent, ttl, margin }, waiters: 0 };
             let (clock, observer) = (clock.clone(), observer.clone());
-            Arc::new(Hold::new(key, &grant, ttl, None, clock, observer))
+            Arc::new(HoldRecord::new(key, &grant, ttl, None, clock, observer))
         };
         let second = Duration::from_secs(1);
         let now = clock.now().into();
@@ -340,7 +401,7 @@ mod tests {
         renew(vec![over]).await;
         assert_eq!(spy.batches(), [1]);
         // Nor one that is over by the wall alone.
-        let stepped = hold("stepped", clock.moment(), second * 9);
+        let stepped = hold("stepped", clock.reading(), second * 9);
         clock.step_wall(9);
         renew(vec![stepped]).await;
         assert_eq!(spy.batches(), [1]);

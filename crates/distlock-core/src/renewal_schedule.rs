@@ -1,4 +1,4 @@
-//! The holds that a keeper looks after, in the order in which something is to be done about them.
+//! The holds that a renewer looks after, in the order in which something is to be done about them.
 //!
 //! One ordered entry for each hold, so that a wake-up costs what is due and not what is held. What is
 //! due waits by server, the most urgent first, until one of that server's calls is free.
@@ -7,11 +7,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::BootInstant;
-use crate::clock_reading::ClockReading;
-use crate::hold::Hold;
-use crate::ids::ReqId;
+use crate::guard::HoldRecord;
 use crate::simulation::HashMap;
+use crate::{BootInstant, ClockReading, ReqId};
 
 /// Max holds in one renewal call: what one timeout can cost.
 pub(crate) const CHUNK: usize = 256;
@@ -28,7 +26,7 @@ pub(crate) struct RenewalSchedule {
     entries: HashMap<ReqId, Entry>,
     /// When to look at each entry again.
     order: BTreeSet<(BootInstant, ReqId)>,
-    due: HashMap<u64, Lane>,
+    due: HashMap<u64, DueAtServer>,
     /// The longest TTL of all that were added since there was none.
     longest: Duration,
     /// The wall less the boot-time clock, in nanoseconds, as of the last look.
@@ -36,7 +34,7 @@ pub(crate) struct RenewalSchedule {
 }
 
 pub(crate) struct Entry {
-    pub(crate) hold: Arc<Hold>,
+    pub(crate) hold: Arc<HoldRecord>,
     /// When it is to be asked about; never, for one that must run out and is not in doubt.
     pub(crate) next: BootInstant,
     /// Whether asking makes its lease longer.
@@ -51,14 +49,14 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Idle,
-    /// In its server's lane, under this deadline.
+    /// In the queue of its server, under this deadline.
     Due(BootInstant),
     InFlight,
 }
 
 /// What waits for a renewal call at one server.
 #[derive(Default)]
-struct Lane {
+struct DueAtServer {
     queue: BTreeSet<(BootInstant, ReqId)>,
     under_way: usize,
 }
@@ -67,30 +65,30 @@ struct Lane {
 pub(crate) struct Call {
     pub(crate) shard: u64,
     /// Each with whether its lease is to be made longer.
-    pub(crate) holds: Vec<(Arc<Hold>, bool)>,
+    pub(crate) holds: Vec<(Arc<HoldRecord>, bool)>,
 }
 
-/// What a look at the agenda found.
+/// What a look at the schedule found.
 pub(crate) struct Plan {
-    pub(crate) ended: Vec<Arc<Hold>>,
+    pub(crate) ended: Vec<Arc<HoldRecord>>,
     pub(crate) calls: Vec<Call>,
     pub(crate) wake: BootInstant,
 }
 
 impl RenewalSchedule {
-    pub(crate) fn holds(&self) -> impl Iterator<Item = &Arc<Hold>> {
+    pub(crate) fn holds(&self) -> impl Iterator<Item = &Arc<HoldRecord>> {
         self.entries.values().map(|e| &e.hold)
     }
 
-    /// Puts a hold on the agenda; the one that had its place before, and when to look at it.
+    /// Puts a hold on the schedule; the one that had its place before, and when to look at it.
     pub(crate) fn add(
         &mut self,
-        hold: Arc<Hold>,
+        hold: Arc<HoldRecord>,
         shard: u64,
         next: BootInstant,
         renew: bool,
         now: ClockReading,
-    ) -> (Option<Arc<Hold>>, BootInstant) {
+    ) -> (Option<Arc<HoldRecord>>, BootInstant) {
         let req = hold.key.req;
         let old = self.remove(&req);
         self.offset = self.offset.or(offset(now));
@@ -104,14 +102,14 @@ impl RenewalSchedule {
         (old, at)
     }
 
-    /// Takes a hold off the agenda.
-    pub(crate) fn remove(&mut self, req: &ReqId) -> Option<Arc<Hold>> {
+    /// Takes a hold off the schedule.
+    pub(crate) fn remove(&mut self, req: &ReqId) -> Option<Arc<HoldRecord>> {
         let entry = self.entries.remove(req)?;
         self.order.remove(&(entry.at, *req));
         if let Stage::Due(deadline) = entry.stage
-            && let Some(lane) = self.due.get_mut(&entry.shard)
+            && let Some(server) = self.due.get_mut(&entry.shard)
         {
-            lane.queue.remove(&(deadline, *req));
+            server.queue.remove(&(deadline, *req));
         }
         if self.entries.is_empty() {
             self.longest = Duration::ZERO;
@@ -119,9 +117,28 @@ impl RenewalSchedule {
         Some(entry.hold)
     }
 
-    /// Whether this very hold is on the agenda.
-    pub(crate) fn has(&self, hold: &Arc<Hold>) -> bool {
+    /// Whether this very hold is on the schedule.
+    pub(crate) fn has(&self, hold: &Arc<HoldRecord>) -> bool {
         self.entries.get(&hold.key.req).is_some_and(|e| Arc::ptr_eq(&e.hold, hold))
+    }
+
+    /// The hold of a request.
+    pub(crate) fn hold(&self, req: &ReqId) -> Option<&Arc<HoldRecord>> {
+        self.entries.get(req).map(|e| &e.hold)
+    }
+
+    /// The hold that is on the schedule by the lease of this one: itself, or a later holder's.
+    pub(crate) fn current(&self, hold: &Arc<HoldRecord>) -> Option<&Arc<HoldRecord>> {
+        let current = self.hold(&hold.key.req)?;
+        let same = Arc::ptr_eq(current, hold) || current.is_of_the_lease_of(hold);
+        same.then_some(current)
+    }
+
+    /// A hold takes the place of another of the same request, renewals under way included.
+    pub(crate) fn replace(&mut self, next: &Arc<HoldRecord>) {
+        if let Some(entry) = self.entries.get_mut(&next.key.req) {
+            entry.hold = next.clone();
+        }
     }
 
     /// Changes an entry, which may change when to look at it.
@@ -144,8 +161,8 @@ impl RenewalSchedule {
 
     /// A call at a server is over.
     pub(crate) fn call_ended(&mut self, shard: u64) {
-        if let Some(lane) = self.due.get_mut(&shard) {
-            lane.under_way = lane.under_way.saturating_sub(1);
+        if let Some(server) = self.due.get_mut(&shard) {
+            server.under_way = server.under_way.saturating_sub(1);
         }
     }
 
@@ -200,20 +217,20 @@ impl RenewalSchedule {
 
     fn calls(&mut self, now: BootInstant) -> Vec<Call> {
         let mut calls = Vec::new();
-        for (&shard, lane) in &mut self.due {
-            while lane.under_way < UNDER_WAY && !lane.queue.is_empty() {
+        for (&shard, server) in &mut self.due {
+            while server.under_way < UNDER_WAY && !server.queue.is_empty() {
                 let mut holds = Vec::new();
-                for req in lane.next_call(now) {
+                for req in server.next_call(now) {
                     if let Some(entry) = self.entries.get_mut(&req) {
                         entry.stage = Stage::InFlight;
                         holds.push((entry.hold.clone(), entry.renew));
                     }
                 }
-                lane.under_way += 1;
+                server.under_way += 1;
                 calls.push(Call { shard, holds });
             }
         }
-        self.due.retain(|_, lane| lane.under_way > 0 || !lane.queue.is_empty());
+        self.due.retain(|_, server| server.under_way > 0 || !server.queue.is_empty());
         calls
     }
 
@@ -240,7 +257,7 @@ fn offset(now: ClockReading) -> Option<u64> {
     Some(wall.wrapping_sub(now.boot.as_nanos()))
 }
 
-impl Lane {
+impl DueAtServer {
     /// The most urgent, and with it those that cannot wait much longer: the patience of one call is
     /// that of its most pressing hold, and a chunk of long leases may need more than a short one has.
     fn next_call(&mut self, now: BootInstant) -> Vec<ReqId> {
@@ -281,58 +298,65 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Grant, Key};
+    use crate::backend::{Grant, Key, Lease};
     use crate::clock::Clock;
     use crate::observe::Observer;
     use crate::token::{Token, TokenRange};
     use crate::{FullName, Name, Namespace};
 
-    fn hold(clock: &Clock, ttl: Duration) -> Arc<Hold> {
+    fn hold(clock: &Clock, ttl: Duration) -> Arc<HoldRecord> {
         let lock = FullName { space: Namespace::default(), name: Name::new("a").unwrap() };
         let key = Key { lock, req: ReqId::random() };
-        let (sent, margin) = (clock.moment(), Duration::ZERO);
+        let (sent, margin) = (clock.reading(), Duration::ZERO);
         let tokens = TokenRange::one(Token::MIN);
-        let grant = Grant { req: key.req, tokens, sent, ttl, margin, waiters: 0 };
-        Arc::new(Hold::new(key, &grant, ttl, None, clock.clone(), Observer::new("memory", false)))
+        let grant = Grant { req: key.req, tokens, lease: Lease { sent, ttl, margin }, waiters: 0 };
+        Arc::new(HoldRecord::new(
+            key,
+            &grant,
+            ttl,
+            None,
+            clock.clone(),
+            Observer::new("memory", false),
+        ))
     }
 
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn the_most_urgent_go_first_and_few_calls_are_under_way() {
-        let (clock, mut agenda) = (Clock::held(), RenewalSchedule::default());
+        let (clock, mut schedule) = (Clock::held(), RenewalSchedule::default());
         let due = clock.now().plus(SECOND);
         for i in 0..3000 {
             let ttl = SECOND * 60 + Duration::from_millis(i);
-            agenda.add(hold(&clock, ttl), 0, due, true, clock.moment());
+            schedule.add(hold(&clock, ttl), 0, due, true, clock.reading());
         }
         clock.advance(SECOND);
-        let calls = agenda.plan(clock.moment()).calls;
+        let calls = schedule.plan(clock.reading()).calls;
         assert_eq!(calls.iter().map(|c| c.holds.len()).collect::<Vec<_>>(), [CHUNK; UNDER_WAY]);
         let latest = calls.iter().flat_map(|c| &c.holds).map(|(h, _)| h.ttl).max().unwrap();
         assert!(latest < SECOND * 60 + Duration::from_millis((CHUNK * UNDER_WAY) as u64));
-        // One that is more urgent than all who wait for a call gets the next one.
+        // A hold that is more urgent than all that wait for a call gets the next one.
         let urgent = hold(&clock, SECOND);
-        agenda.add(urgent.clone(), 0, clock.now(), true, clock.moment());
-        assert!(agenda.plan(clock.moment()).calls.is_empty(), "all calls are under way");
-        agenda.call_ended(0);
-        let next = agenda.plan(clock.moment()).calls;
+        schedule.add(urgent.clone(), 0, clock.now(), true, clock.reading());
+        assert!(schedule.plan(clock.reading()).calls.is_empty(), "all calls are under way");
+        schedule.call_ended(0);
+        let next = schedule.plan(clock.reading()).calls;
         assert!(next.len() == 1 && Arc::ptr_eq(&next[0].holds[0].0, &urgent));
         assert_eq!(next[0].holds.len(), 1, "its patience is not that of the others");
     }
 
     #[test]
     fn a_step_of_the_wall_is_seen_by_all() {
-        let (clock, mut agenda) = (Clock::held(), RenewalSchedule::default());
+        let (clock, mut schedule) = (Clock::held(), RenewalSchedule::default());
         for _ in 0..10 {
-            agenda.add(hold(&clock, SECOND * 60), 0, BootInstant::FAR, false, clock.moment());
+            schedule.add(hold(&clock, SECOND * 60), 0, BootInstant::FAR, false, clock.reading());
         }
-        let plan = agenda.plan(clock.moment());
+        let plan = schedule.plan(clock.reading());
         assert_eq!(plan.wake, clock.now().plus(SECOND * 60));
         clock.step_wall(30);
-        let plan = agenda.plan(clock.moment());
+        let plan = schedule.plan(clock.reading());
         assert!(plan.ended.is_empty() && plan.wake == clock.now().plus(SECOND * 30));
         clock.step_wall(30);
-        assert_eq!(agenda.plan(clock.moment()).ended.len(), 10);
+        assert_eq!(schedule.plan(clock.reading()).ended.len(), 10);
     }
 }

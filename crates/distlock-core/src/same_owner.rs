@@ -1,13 +1,11 @@
-//! The waiting requests of each owner at each lock: who can enter when one of them is granted.
+//! The waiting requests of each owner at each lock: they can enter when one of them is granted.
 
 use std::sync::Arc;
 
-use crate::ids::{Owner, ReqId};
-use crate::name::FullName;
-use crate::simulation::HashMap;
+use crate::{FullName, HashMap, Owner, ReqId};
 
 /// Waiting requests by lock and owner, so that a grant finds its owner's others without a look at
-/// everybody who waits.
+/// all waiters.
 pub(crate) struct SameOwner<W>(HashMap<(FullName, Owner), HashMap<ReqId, Arc<W>>>);
 
 impl<W> Default for SameOwner<W> {
@@ -23,9 +21,9 @@ impl<W> SameOwner<W> {
 
     pub(crate) fn remove(&mut self, lock: &FullName, owner: &Owner, req: &ReqId) {
         let key = (lock.clone(), owner.clone());
-        let Some(fellows) = self.0.get_mut(&key) else { return };
-        fellows.remove(req);
-        if fellows.is_empty() {
+        let Some(others) = self.0.get_mut(&key) else { return };
+        others.remove(req);
+        if others.is_empty() {
             self.0.remove(&key);
         }
     }

@@ -2,17 +2,10 @@
 
 use std::future::Future;
 
-use crate::backend::{Ask, Force, Forced, Released, Watcher};
-use crate::busy::QueueStatus;
-use crate::capability::Capability;
-use crate::clock::Clock;
-use crate::clock_reading::ClockReading;
-use crate::error::Error;
-use crate::info::{LockInfo, Query};
-use crate::lease::EventSink;
-use crate::loss::LossReason;
-use crate::name::FullName;
-use crate::token::{Token, TokenRange};
+use crate::{
+    Ask, ClockReading, Error, EventSink, Force, Forced, FullName, LockInfo, LossReason, Query,
+    QueueStatus, Released, StoreInfo, Token, TokenRange, Watcher,
+};
 
 /// The answer to a lock call of a session store.
 pub enum Locked<C> {
@@ -62,14 +55,8 @@ pub trait SessionStore: Send + Sync + 'static {
     /// What a held lock is tied to.
     type Conn: Send + 'static;
 
-    /// What this store promises.
-    fn capability(&self) -> &Capability;
-
-    /// Which very store this is, fit to print.
-    fn site(&self) -> &str;
-
-    /// The clock deadlines are counted on.
-    fn clock(&self) -> &Clock;
+    /// What this store is and promises.
+    fn info(&self) -> StoreInfo<'_>;
 
     /// Asks for a lock and waits as long as the ask's patience, telling `seen` where it stands.
     fn lock(

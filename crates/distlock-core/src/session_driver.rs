@@ -1,34 +1,23 @@
 //! The driver of the session family: a lock tied to a connection or descriptor.
 //!
 //! The store gives a connection that holds the lock; the driver keeps it under the request's id
-//! until the release, and lets the same owner in again without asking the store. When the store says
-//! that connections may have ended, all of them are looked at, and who lost its lock is told at once.
+//! until the release, and lets the same owner in again without asking the store. When the store
+//! says that connections may have ended, all of them are looked at, and holders that lost their
+//! lock are told at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard, Notify};
 
-use crate::backend::{
-    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Released, Watcher,
+use crate::{
+    Alive, Ask, Attempt, Backend, Clock, ClockReading, Due, Error, Event, Expiry, Force, Forced,
+    FullName, Fut, Grant, HashMap, Kept, Key, Lease, LockInfo, Locked, LossReason, Mutex, Owner,
+    Patience, Query, QueueStatus, Released, ReqId, SessionStore, StoreInfo, Token, TokenRange,
+    Wake, Watcher, abreast, engine,
 };
-use crate::busy::QueueStatus;
-use crate::capability::{Capability, Expiry};
-use crate::clock::{BootInstant, Clock};
-use crate::concurrency::abreast;
-use crate::engine;
-use crate::error::{Error, Kind};
-use crate::ids::{Owner, ReqId};
-use crate::info::{LockInfo, Query};
-use crate::lease::Wake;
-use crate::loss::LossReason;
-use crate::name::FullName;
-use crate::session::{Alive, Locked, SessionStore};
-use crate::simulation::HashMap;
-use crate::token::{Token, TokenRange};
-use crate::ttl::Patience;
 
 /// A session store as a [`Backend`].
 pub struct SessionDriver<S: SessionStore> {
@@ -64,7 +53,7 @@ struct SlotState {
     /// Set while held.
     tokens: Option<TokenRange>,
     /// The lease that the connection was opened with: the server ends it after as long a silence,
-    /// whatever those who enter again ask for.
+    /// whatever requests that enter again ask for.
     ttl: Duration,
     /// The requests that share the hold.
     reqs: Vec<ReqId>,
@@ -81,16 +70,12 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How many connections are looked after side by side.
 const ABREAST: usize = 64;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Counts an acquire under way; forgets the slot when nobody uses it.
 struct Asking<'a, S: SessionStore>(&'a Inner<S>, Arc<Slot<S::Conn>>);
 
 impl<S: SessionStore> Drop for Asking<'_, S> {
     fn drop(&mut self) {
-        lock(&self.1.state).asking -= 1;
+        self.1.state.lock().asking -= 1;
         self.0.forget_if_unused(&self.1);
     }
 }
@@ -115,38 +100,25 @@ impl<S: SessionStore> SessionDriver<S> {
                     engine::spawn(async move { driver.look_at_all().await });
                 }
             }
-            Wake::Turn(_) | Wake::Repeated(_) => {}
+            Wake::Turn(_) | Wake::Confirm(_) | Wake::Repeated(_) => {}
         }));
         Self { inner, events: Mutex::new(Some(rx)) }
-    }
-
-    /// The store underneath.
-    pub fn store(&self) -> &S {
-        &self.inner.store
     }
 }
 
 impl<S: SessionStore> Inner<S> {
-    fn capability(&self) -> &Capability {
-        self.store.capability()
-    }
-
     fn clock(&self) -> &Clock {
-        self.store.clock()
+        self.store.info().clock
     }
 
-    /// Looks at everything that is held, and tells who lost it. Nothing is kept any longer by this:
-    /// some of it may be meant to run out.
+    /// Looks at everything that is held, and tells the holders of a loss. Nothing is kept any
+    /// longer by this: some of it may be meant to run out.
     async fn look_at_all(&self) {
-        let held: Vec<_> = lock(&self.slots).values().cloned().collect();
-        abreast(ABREAST, held.iter().map(|slot| self.look_at(slot)).collect()).await;
+        let held: Vec<_> = self.slots.lock().values().cloned().collect();
+        abreast(ABREAST, held.iter().map(|slot| self.look(slot, LOOK * 4)).collect()).await;
     }
 
-    async fn look_at(&self, slot: &Arc<Slot<S::Conn>>) {
-        let _ = self.look(slot, LOOK * 4).await;
-    }
-
-    /// Looks at what a slot holds, and tells who lost it; `None` when it holds nothing.
+    /// Looks at what a slot holds, and tells its holders of a loss; `None` when it holds nothing.
     async fn look(&self, slot: &Arc<Slot<S::Conn>>, ttl: Duration) -> Option<Alive> {
         let mut place = slot.conn.lock().await;
         let alive = self.alive(place.as_mut()?, ttl).await;
@@ -160,7 +132,7 @@ impl<S: SessionStore> Inner<S> {
 
     fn ask_slot(&self, ask: &Ask) -> Asking<'_, S> {
         let key = (ask.lock.clone(), ask.owner.clone());
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         let slot = slots.entry(key).or_insert_with_key(|key| {
             Arc::new(Slot {
                 key: key.clone(),
@@ -169,13 +141,13 @@ impl<S: SessionStore> Inner<S> {
                 granted: Notify::new(),
             })
         });
-        lock(&slot.state).asking += 1;
+        slot.state.lock().asking += 1;
         Asking(self, slot.clone())
     }
 
     fn forget_if_unused(&self, slot: &Arc<Slot<S::Conn>>) {
-        let mut slots = lock(&self.slots);
-        let state = lock(&slot.state);
+        let mut slots = self.slots.lock();
+        let state = slot.state.lock();
         let unused = state.asking == 0 && state.reqs.is_empty();
         // Forgotten already, its key may be another slot's by now.
         if unused && slots.get(&slot.key).is_some_and(|s| Arc::ptr_eq(s, slot)) {
@@ -185,32 +157,32 @@ impl<S: SessionStore> Inner<S> {
 
     /// Joins what the same owner holds already.
     fn join(&self, slot: &Arc<Slot<S::Conn>>, req: ReqId) -> Option<TokenRange> {
-        let mut state = lock(&slot.state);
+        let mut state = slot.state.lock();
         let tokens = state.tokens?;
         if !state.reqs.contains(&req) {
             state.reqs.push(req);
         }
-        lock(&self.holds).insert(req, slot.clone());
+        self.holds.lock().insert(req, slot.clone());
         Some(tokens)
     }
 
     /// Enters again what the same owner holds, if it still does: its connection may have died
     /// since somebody last looked, and the lock be somebody else's.
     ///
-    /// The look runs on the library's thread: whoever asks may not be polled for long, and would
-    /// keep the renewals from the connection. Nor is a look cut short that others may need: who has
-    /// no more patience leaves it to itself.
+    /// The look runs on the library's thread: the asking task may not be polled for long, and would
+    /// keep the renewals from the connection. Nor is a look cut short that others may need: a
+    /// request with no more patience leaves it to itself.
     async fn enter_again(
         self: &Arc<Self>,
         slot: &Arc<Slot<S::Conn>>,
         ask: &Ask,
     ) -> Result<Option<Attempt>, Error> {
-        if lock(&slot.state).tokens.is_none() {
+        if slot.state.lock().tokens.is_none() {
             return Ok(None);
         }
-        let sent = self.capability().moment(self.clock());
+        let sent = self.store.info().reading();
         let (tell, told) = tokio::sync::oneshot::channel();
-        let ttl = ask.ttl.min(lock(&slot.state).ttl);
+        let ttl = ask.ttl.min(slot.state.lock().ttl);
         let (driver, looked) = (self.clone(), slot.clone());
         engine::spawn(async move { drop(tell.send(driver.look(&looked, ttl).await)) });
         let bound = match ask.patience {
@@ -224,18 +196,19 @@ impl<S: SessionStore> Inner<S> {
             Some(Err(_)) | None => return Err(self.late(bound)),
         };
         // No await from here on: a grant that nobody could undo must not exist.
-        let (ttl, margin) = self.lease(ttl);
-        let grant = |tokens| Grant { req: ask.req, tokens, sent, ttl, margin, waiters };
+        let lease = self.lease(sent, ttl);
+        let grant = |tokens| Grant { req: ask.req, tokens, lease, waiters };
         Ok(self.join(slot, ask.req).map(grant).map(Attempt::Granted))
     }
 
-    /// Strikes off what is held through a connection that died, and tells all who shared it.
+    /// Strikes off what is held through a connection that died, and tells all requests that shared
+    /// it.
     fn lose(&self, slot: &Slot<S::Conn>, place: &mut Option<S::Conn>, why: LossReason) {
-        let mut state = lock(&slot.state);
+        let mut state = slot.state.lock();
         state.tokens = None;
         let reqs = std::mem::take(&mut state.reqs);
         drop(state);
-        let mut holds = lock(&self.holds);
+        let mut holds = self.holds.lock();
         for req in reqs {
             holds.remove(&req);
             let _ = self.news.send(Event::Lost(Key { lock: slot.key.0.clone(), req }, why));
@@ -255,9 +228,7 @@ impl<S: SessionStore> Inner<S> {
     }
 
     fn late(&self, bound: Duration) -> Error {
-        Error::new(Kind::Unreachable, format!("no answer within {bound:?}"))
-            .unknown()
-            .store(self.store.site())
+        self.store.info().unanswered(bound)
     }
 
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -265,10 +236,10 @@ impl<S: SessionStore> Inner<S> {
     }
 
     /// How long an answer is good for.
-    fn lease(&self, ttl: Duration) -> (Duration, Duration) {
-        match self.capability().expiry {
-            Expiry::WithProcess => (Duration::MAX, Duration::ZERO),
-            Expiry::Ttl => (ttl, self.capability().margin(ttl)),
+    fn lease(&self, sent: ClockReading, ttl: Duration) -> Lease {
+        match self.store.info().capability.expiry {
+            Expiry::WithProcess => Lease { sent, ttl: Duration::MAX, margin: Duration::ZERO },
+            Expiry::Ttl => self.store.info().capability.lease(sent, ttl),
         }
     }
 
@@ -281,10 +252,7 @@ impl<S: SessionStore> Inner<S> {
         let slot = &asking.1;
         // In a box, and so are the calls below: a task that waits keeps what they are made of.
         let mut again: Option<Box<Ask>> = None;
-        let until = match ask.patience {
-            Patience::For(d) => self.clock().now().plus(d),
-            Patience::Never | Patience::Forever => BootInstant::FAR,
-        };
+        let until = ask.patience.until(self.clock().now());
         loop {
             let granted = slot.granted.notified();
             tokio::pin!(granted);
@@ -294,11 +262,11 @@ impl<S: SessionStore> Inner<S> {
                 return Ok(entered);
             }
             let ends = self.ends.load(Ordering::Acquire);
-            let asked = self.capability().moment(self.clock());
+            let asked = self.store.info().reading();
             let locked = tokio::select! {
                 biased;
                 () = granted => None,
-                locked = self.store.lock(ask, seen) => Some(locked?),
+                locked = self.store.lock(ask, seen) => Some(locked.map_err(|e| e.lock(&ask.lock))?),
             };
             let ttl = ask.ttl;
             let req = ask.req;
@@ -321,22 +289,23 @@ impl<S: SessionStore> Inner<S> {
                 None => continue,
             };
             // No await from here on: a grant that nobody could undo must not exist. The place is
-            // kept until the request is on the list: whoever entered before could leave as the last.
+            // kept until the request is on the list: a request that entered before could leave as
+            // the last.
             *place = Some(conn);
             {
-                let mut state = lock(&slot.state);
+                let mut state = slot.state.lock();
                 (state.tokens, state.ttl) = (Some(tokens), ttl);
             }
             self.join(slot, req);
             drop(place);
             slot.granted.notify_waiters();
-            let (ttl, margin) = self.lease(ttl);
-            return Ok(Attempt::Granted(Grant { req, tokens, sent, ttl, margin, waiters }));
+            let lease = self.lease(sent, ttl);
+            return Ok(Attempt::Granted(Grant { req, tokens, lease, waiters }));
         }
     }
 
     /// The place of a connection that was just granted; `None` when that has ended meanwhile, or
-    /// another request of the owner holds the lock. Whoever looks at all connections takes their
+    /// another request of the owner holds the lock. The look at all connections takes their
     /// places too, so it comes either before this, and is counted in `ends`, or after the
     /// connection has its place.
     async fn place_for<'a>(
@@ -347,7 +316,7 @@ impl<S: SessionStore> Inner<S> {
         ttl: Duration,
     ) -> Result<Option<AsyncMutexGuard<'a, Option<S::Conn>>>, Error> {
         let place = slot.conn.lock().await;
-        if lock(&slot.state).tokens.is_some() {
+        if slot.state.lock().tokens.is_some() {
             return Ok(None);
         }
         loop {
@@ -364,41 +333,37 @@ impl<S: SessionStore> Inner<S> {
         }
     }
 
-    /// Takes a request off its slot; true when it was the last one there.
-    fn leave(&self, req: &ReqId) -> Option<(Arc<Slot<S::Conn>>, bool)> {
-        let slot = lock(&self.holds).remove(req)?;
-        let mut state = lock(&slot.state);
+    /// Takes a request off its slot; whether it was the last one there.
+    fn leave(&self, req: &ReqId) -> Option<bool> {
+        let slot = self.holds.lock().remove(req)?;
+        let mut state = slot.state.lock();
         state.reqs.retain(|r| r != req);
         let last = state.reqs.is_empty();
         if last {
             state.tokens = None;
         }
-        drop(state);
-        Some((slot, last))
+        Some(last)
     }
 
     /// Takes a request off a slot that others share; false when it is the only one there.
     fn leave_shared(&self, slot: &Slot<S::Conn>, req: &ReqId) -> bool {
-        let mut state = lock(&slot.state);
+        let mut state = slot.state.lock();
         if state.reqs.len() < 2 || !state.reqs.contains(req) {
             return false;
         }
         state.reqs.retain(|r| r != req);
-        lock(&self.holds).remove(req);
+        self.holds.lock().remove(req);
         true
     }
 
     async fn keep_one(&self, due: &Due) -> Kept {
-        let Some(slot) = lock(&self.holds).get(&due.key.req).cloned() else {
+        let Some(slot) = self.holds.lock().get(&due.key.req).cloned() else {
             return Kept::Lost(LossReason::Gone);
         };
-        let sent = self.capability().moment(self.clock());
-        let ttl = due.ttl.min(lock(&slot.state).ttl);
+        let sent = self.store.info().reading();
+        let ttl = due.ttl.min(slot.state.lock().ttl);
         match self.look(&slot, ttl).await {
-            Some(Alive::Yes { waiters }) => {
-                let (ttl, margin) = self.lease(ttl);
-                Kept::Until { sent, ttl, margin, waiters }
-            }
+            Some(Alive::Yes { waiters }) => Kept::Until { lease: self.lease(sent, ttl), waiters },
             Some(Alive::No(why)) => Kept::Lost(why),
             Some(Alive::Unknown(e)) => Kept::Unknown(e),
             None => Kept::Lost(LossReason::Gone),
@@ -407,16 +372,8 @@ impl<S: SessionStore> Inner<S> {
 }
 
 impl<S: SessionStore> Backend for SessionDriver<S> {
-    fn capability(&self) -> &Capability {
-        self.inner.store.capability()
-    }
-
-    fn site(&self) -> &str {
-        self.inner.store.site()
-    }
-
-    fn clock(&self) -> &Clock {
-        self.inner.store.clock()
+    fn info(&self) -> StoreInfo<'_> {
+        self.inner.store.info()
     }
 
     fn acquire<'a>(
@@ -437,7 +394,7 @@ impl<S: SessionStore> Backend for SessionDriver<S> {
 
     fn abandon<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<(), Error>> {
         Box::pin(async move {
-            let held = lock(&self.inner.holds).get(&key.req).cloned();
+            let held = self.inner.holds.lock().get(&key.req).cloned();
             let Some(slot) = held else { return Ok(()) };
             if self.inner.leave_shared(&slot, &key.req) {
                 return Ok(());
@@ -445,7 +402,7 @@ impl<S: SessionStore> Backend for SessionDriver<S> {
             // Before it leaves: whoever drops this while it waits can still undo it again, and what
             // is in the place once it has left is its own connection and not its successor's.
             let mut place = slot.conn.lock().await;
-            if let Some((_, true)) = self.inner.leave(&key.req) {
+            if let Some(true) = self.inner.leave(&key.req) {
                 *place = None;
                 drop(place);
                 self.inner.forget_if_unused(&slot);
@@ -462,18 +419,18 @@ impl<S: SessionStore> Backend for SessionDriver<S> {
 
     fn release<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<Released, Error>> {
         Box::pin(async move {
-            let held = lock(&self.inner.holds).get(&key.req).cloned();
+            let held = self.inner.holds.lock().get(&key.req).cloned();
             let Some(slot) = held else { return Ok(Released::WasLost) };
             // Not the connection's affair while others share the hold.
             if self.inner.leave_shared(&slot, &key.req) {
                 return Ok(Released::Released);
             }
-            // Before it leaves: whoever drops this while it waits can still release again.
+            // Before it leaves: a caller that drops this future while it waits can still release again.
             let mut place = slot.conn.lock().await;
             match self.inner.leave(&key.req) {
                 None => return Ok(Released::WasLost),
-                Some((_, false)) => return Ok(Released::Released),
-                Some((_, true)) => {}
+                Some(false) => return Ok(Released::Released),
+                Some(true) => {}
             }
             let conn = place.take();
             drop(place);
@@ -497,7 +454,7 @@ impl<S: SessionStore> Backend for SessionDriver<S> {
     }
 
     fn events(&self) -> Option<UnboundedReceiver<Event>> {
-        lock(&self.events).take()
+        self.events.lock().take()
     }
 
     fn close(&self) -> Fut<'_, ()> {

@@ -11,9 +11,7 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 
-use crate::backend::Fut;
-use crate::error::{Error, Kind};
-use crate::lease::EventSink;
+use crate::{Error, EventSink, Fut, Kind};
 
 /// What stands in for the machine on the simulation's thread.
 pub trait World {
@@ -30,7 +28,7 @@ pub trait World {
     /// becomes of its answer.
     fn send(&self, site: &str, what: &'static str, message: Message);
 
-    /// Where a store is to drop its wake-ups for a client that listens with these ears: the world
+    /// Where a store is to drop its wake-ups for the client behind this sink: the world
     /// takes them there.
     fn sink(&self, sink: EventSink) -> EventSink;
 }
@@ -120,7 +118,7 @@ pub async fn call<T: Send + 'static>(
 }
 
 /// Where wake-ups for a client go: by way of the world if one is installed.
-pub(crate) fn sink(sink: EventSink) -> EventSink {
+pub fn sink(sink: EventSink) -> EventSink {
     match world() {
         Some(world) => world.sink(sink),
         None => sink,

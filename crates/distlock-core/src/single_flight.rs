@@ -1,11 +1,10 @@
 //! Single flight: one run of an operation for everybody who waits for its answer.
 
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::engine;
+use crate::{Mutex, engine};
 
 /// Shares one run of an operation among all callers that need its answer: opening a session, say,
 /// or logging in.
@@ -38,7 +37,7 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.0.lock();
         let under_way =
             |run: &&watch::Receiver<Option<T>>| run.borrow().is_none() && run.has_changed().is_ok();
         if let Some(run) = running.as_ref().filter(under_way) {

@@ -1,8 +1,8 @@
-//! From a store to what stands above the seam.
+//! From a store to a backend.
 
 use std::sync::Arc;
 
-use crate::backend::Backend;
+use crate::Backend;
 
 /// A store that knows its family's driver: what [`Locks::from_store`](crate::Locks::from_store)
 /// takes.

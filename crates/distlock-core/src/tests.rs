@@ -10,26 +10,23 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use crate::backend::{
-    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
-};
-use crate::capability::Capability;
-use crate::info::{LockInfo, Query};
-use crate::lease::{Class, EventSink, LeaseStore, Move, Replies};
-use crate::lease_driver::LeaseDriver;
 use crate::memory::Memory;
-use crate::state::{Pulse, Reply};
-use crate::{Clock, Error, FullName, Guard, Kind, Locks, LossReason, Lost, Store, Token};
+use crate::state::Pulse;
+use crate::{
+    Ask, Attempt, Backend, Capability, Class, Clock, Due, Error, Event, EventSink, Force, Forced,
+    FullName, Fut, Guard, Kept, Key, Kind, LeaseDriver, LeaseStore, LockInfo, Locks, LossReason,
+    Lost, Move, Query, Released, Replies, Reply, Store, StoreInfo, Token, Watcher,
+};
 
 /// The calls of a lease store over memory that it passes on as they are; it has a field `memory`.
 macro_rules! as_memory {
     () => {
-        fn site(&self) -> &str {
-            self.memory.site()
+        as_memory!(except listen);
+        fn listen(&self, sink: EventSink) {
+            self.memory.listen(sink);
         }
-        fn clock(&self) -> &Clock {
-            self.memory.clock()
-        }
+    };
+    (except listen) => {
         async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
             self.memory.inspect(query).await
         }
@@ -41,9 +38,6 @@ macro_rules! as_memory {
         ) -> Result<Forced, Error> {
             self.memory.force(lock, token, how).await
         }
-        fn listen(&self, sink: EventSink) {
-            self.memory.listen(sink);
-        }
         async fn close(&self) {
             self.memory.close().await;
         }
@@ -51,6 +45,8 @@ macro_rules! as_memory {
 }
 
 mod bounds;
+mod cohort;
+mod confirm;
 mod doubt;
 mod edges;
 mod many;
@@ -61,7 +57,7 @@ mod wall;
 
 const TTL: Duration = Duration::from_secs(9);
 
-/// Looks at what passes the seam, and holds it up when told to.
+/// Looks at what passes the backend, and holds it up when told to.
 pub(crate) struct Spy {
     inner: Arc<dyn Backend>,
     promises: Capability,
@@ -74,10 +70,10 @@ pub(crate) struct Spy {
     /// An abandon panics while set.
     panics: AtomicBool,
     calls: Mutex<VecDeque<&'static str>>,
-    /// Tells the keeper of a hold what a store would.
+    /// Tells the renewer of a hold what a store would.
     news: UnboundedSender<Event>,
     heard: Mutex<Option<UnboundedReceiver<Event>>>,
-    /// A grant and a renewal are answered only after the keeper has heard that the hold is gone.
+    /// A grant and a renewal are answered only after the renewer has heard that the hold is gone.
     lost_first: AtomicBool,
     /// Releases wait here while set, before the store has heard of them.
     hold_releases: AtomicBool,
@@ -97,7 +93,7 @@ impl Spy {
         Self::promising(inner, promises)
     }
 
-    /// Tells the keeper that a hold is gone, and waits until it has heard.
+    /// Tells the renewer that a hold is gone, and waits until it has heard.
     async fn tell_lost(&self, key: Key) {
         if self.lost_first.load(Ordering::SeqCst) {
             self.news.send(Event::Lost(key, LossReason::Disconnected)).unwrap();
@@ -146,14 +142,8 @@ impl Spy {
 }
 
 impl Backend for Arc<Spy> {
-    fn capability(&self) -> &Capability {
-        &self.promises
-    }
-    fn site(&self) -> &str {
-        self.inner.site()
-    }
-    fn clock(&self) -> &Clock {
-        self.inner.clock()
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: &self.promises, ..self.inner.info() }
     }
     fn acquire<'a>(
         &'a self,
@@ -224,6 +214,9 @@ impl Backend for Arc<Spy> {
     fn detach(&self, key: &Key) -> bool {
         self.inner.detach(key)
     }
+    fn tells_of_waiters(&self) -> bool {
+        self.inner.tells_of_waiters()
+    }
     fn shard(&self, lock: &FullName) -> u64 {
         let servers = self.servers.load(Ordering::SeqCst) as u64;
         let last = lock.name.as_str().bytes().last().unwrap_or_default();
@@ -245,15 +238,15 @@ struct Slow {
 
 impl LeaseStore for Slow {
     as_memory!();
-    fn capability(&self) -> &Capability {
-        self.memory.capability()
+    fn info(&self) -> StoreInfo<'_> {
+        self.memory.info()
     }
     async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
         let late = |one: &Move| matches!(one, Move::Acquire(..) | Move::Renew(_));
         let late = moves.iter().any(late);
         let replies = self.memory.play(class, moves).await;
         if late {
-            self.clock().advance(Duration::from_secs(1));
+            self.info().clock.advance(Duration::from_secs(1));
         }
         replies
     }
@@ -319,7 +312,7 @@ fn scene() -> Scene {
 fn scene_with(change: impl FnOnce(&mut Capability)) -> Scene {
     let clock = Clock::held();
     let memory = Memory::on(clock.clone());
-    let mut promises = memory.capability().clone();
+    let mut promises = memory.info().capability.clone();
     change(&mut promises);
     let spy = Spy::promising(memory.clone().into_backend(), promises);
     let backend: Arc<dyn Backend> = Arc::new(spy.clone());
@@ -366,7 +359,7 @@ async fn all_holds_of_a_client_are_renewed_in_one_call() {
     for i in 0..20 {
         guards.push(s.locks.lock(format!("n{i}")).await.unwrap());
     }
-    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    until("the renewer sleeps", || s.clock.sleepers() > 0).await;
     s.clock.advance(TTL / 3);
     until("a renewal", || !s.spy.batches().is_empty()).await;
     assert_eq!(s.spy.batches(), [20]);
@@ -382,7 +375,7 @@ async fn all_holds_of_a_client_are_renewed_in_one_call() {
 async fn a_short_lease_does_not_take_the_patience_of_a_long_one() {
     let s = scene();
     let long = s.locks.lock("long").await.unwrap();
-    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    until("the renewer sleeps", || s.clock.sleepers() > 0).await;
     s.clock.advance(TTL / 4);
     let brief = Duration::from_millis(300);
     let short = s.locks.lock("short").ttl(brief).await.unwrap();
@@ -401,7 +394,7 @@ async fn a_short_lease_does_not_take_the_patience_of_a_long_one() {
 async fn s05_an_ok_after_the_deadline_does_not_bring_a_guard_back() {
     let s = scene();
     let guard = s.locks.lock("a").await.unwrap();
-    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    until("the renewer sleeps", || s.clock.sleepers() > 0).await;
     s.spy.hold_replies.store(true, Ordering::SeqCst);
     s.clock.advance(TTL / 3);
     until("a renewal", || !s.spy.batches().is_empty()).await;
@@ -434,11 +427,22 @@ async fn a_check_at_the_deadline_latches_before_any_timer_fires() {
     assert_eq!(guard.release().await.unwrap(), Released::WasLost);
 }
 
+/// A thread that latches is between its two steps: the reason is set, the token is not cancelled yet.
+#[tokio::test]
+async fn a_check_that_says_lost_comes_with_a_cancelled_token() {
+    let locks = Locks::from_store(Memory::on(Clock::held()));
+    let guard = locks.lock("a").ttl(TTL).without_renewal().await.unwrap();
+    let held = guard.held();
+    held.0.set_reason_only(LossReason::Gone);
+    assert_eq!(held.check().unwrap_err().why, LossReason::Gone);
+    assert!(held.cancellation_token().is_cancelled());
+}
+
 #[tokio::test]
 async fn a_stolen_lock_is_lost_at_the_next_renewal_and_stays_lost() {
     let s = scene();
     let guard = s.locks.lock("a").await.unwrap();
-    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    until("the renewer sleeps", || s.clock.sleepers() > 0).await;
     s.memory.wipe(guard.lock());
     s.clock.advance(TTL / 3);
     assert_eq!(guard.lost().await.why, LossReason::Gone);
@@ -505,7 +509,7 @@ async fn closing_does_not_wait_for_a_store_that_panicked() {
 async fn max_hold_ends_renewal_and_says_so() {
     let s = scene();
     let guard = s.locks.lock("a").max_hold(Duration::from_secs(20)).await.unwrap();
-    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    until("the renewer sleeps", || s.clock.sleepers() > 0).await;
     renewing(&s, 6).await;
     s.clock.advance(Duration::from_millis(1_900));
     guard.check().unwrap();
@@ -525,7 +529,7 @@ async fn metrics_count_waits_holds_renewals_and_losses() {
     let locks = Locks::options().ttl(TTL).lock_names_in_metrics().open(backend).unwrap();
     let guard = locks.lock("measured").await.unwrap();
     assert!(locks.lock("measured").try_acquire().await.unwrap().is_err());
-    until("the keeper sleeps", || clock.sleepers() > 0).await;
+    until("the renewer sleeps", || clock.sleepers() > 0).await;
     clock.advance(TTL / 3);
     until("a renewal moves the deadline", || guard.remaining() > TTL * 2 / 3).await;
     let _ = locks.force("measured", None, Force::Now).await.unwrap();
@@ -602,7 +606,7 @@ async fn traces_tell_acquire_wait_grant_renewal_loss_and_release() {
         first.release().await
     });
     let (second, _) = (second.unwrap(), released.unwrap());
-    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    until("the renewer sleeps", || s.clock.sleepers() > 0).await;
     s.clock.advance(TTL / 3);
     until("a renewal", || second.remaining() > TTL * 2 / 3).await;
     let _ = s.locks.force("traced", None, Force::Now).await.unwrap();

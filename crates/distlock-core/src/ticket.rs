@@ -1,4 +1,4 @@
-//! One very hold, as text that another process can take up.
+//! The ticket of a hold: text by which another process can take it up.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,15 +6,13 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use crate::error::{Error, Kind};
-use crate::ids::ReqId;
-use crate::name::{FullName, Name, Namespace};
-use crate::token::Token;
+use crate::{Error, FullName, Kind, Name, Namespace, ReqId, Token};
 
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/');
 
-/// One very hold: name, request, token and store. Whoever has it can renew and release the hold,
-/// so treat it as you would the lock itself. Prints and parses; safe in a shell without quotes.
+/// The ticket of one hold: name, request, token and store. It suffices to renew and release the
+/// hold, so treat it as you would the lock itself. Prints and parses; safe in a shell without
+/// quotes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Ticket {
@@ -39,16 +37,9 @@ pub fn fingerprint(site: &str) -> u32 {
 
 impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "dl1:{}:{}:{}:{:08x}:{}:{}",
-            self.req,
-            self.token,
-            self.ttl.as_millis(),
-            self.store,
-            self.lock.space,
-            utf8_percent_encode(self.lock.name.as_str(), PLAIN)
-        )
+        let Self { lock: FullName { space, name }, req, token, store, .. } = self;
+        let (ttl, name) = (self.ttl.as_millis(), utf8_percent_encode(name.as_str(), PLAIN));
+        write!(f, "dl1:{req}:{token}:{ttl}:{store:08x}:{space}:{name}")
     }
 }
 

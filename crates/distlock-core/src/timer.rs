@@ -14,7 +14,7 @@ use rustix::time::{
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::clock::{BootInstant, Clock};
+use crate::{BootInstant, Clock};
 
 /// One timer, on the runtime it was made on.
 pub(crate) struct BootTimer {

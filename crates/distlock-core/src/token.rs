@@ -6,13 +6,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Kind};
+use crate::{Error, Kind};
 
 /// A fencing token: unique per grant of a name and rising in grant order, 1 ≤ t < 2^63.
 ///
 /// Hand it to the resource with every write; the resource remembers the highest it has seen and
 /// refuses a lower one. On every wire a token is text, because JSON readers round large numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Token(u64);
 
@@ -30,8 +30,7 @@ impl Token {
         if (Self::MIN.0..=Self::MAX.0).contains(&n) {
             return Ok(Self(n));
         }
-        Err(Error::new(Kind::Usage, format!("{n} is not a fencing token"))
-            .with_hint("a token is a whole number from 1 to 9223372036854775807"))
+        Err(no_token(n))
     }
 
     /// The number.
@@ -41,41 +40,25 @@ impl Token {
     }
 }
 
+fn no_token(shown: impl fmt::Display) -> Error {
+    Error::new(Kind::Usage, format!("{shown} is not a fencing token"))
+        .with_hint("a token is a whole number from 1 to 9223372036854775807")
+}
+
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token({})", self.0)
-    }
-}
-
 impl FromStr for Token {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self, Error> {
-        let n = s.parse().map_err(|_| {
-            Error::new(Kind::Usage, format!("{s:?} is not a fencing token"))
-                .with_hint("a token is a whole number from 1 to 9223372036854775807")
-        })?;
-        Self::new(n)
+        Self::new(s.parse().map_err(|_| no_token(format_args!("{s:?}")))?)
     }
 }
 
-impl TryFrom<String> for Token {
-    type Error = Error;
-    fn try_from(s: String) -> Result<Self, Error> {
-        s.parse()
-    }
-}
-
-impl From<Token> for String {
-    fn from(t: Token) -> String {
-        t.to_string()
-    }
-}
+crate::text::through_string!(Token);
 
 /// The tokens one grant may use: usually one; several once locks are handed on inside a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{Error, Kind};
+use crate::{BootInstant, Error, Kind};
 
 /// The time after which a store gives a silent holder's lock to the next: 100 ms to 24 h.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -72,6 +72,16 @@ impl Patience {
     #[must_use]
     pub const fn at_most(d: Duration) -> Self {
         if d.is_zero() { Self::Never } else { Self::For(d) }
+    }
+
+    /// When a wait that begins now ends.
+    #[must_use]
+    pub fn until(self, now: BootInstant) -> BootInstant {
+        match self {
+            Self::Never => now,
+            Self::For(d) => now.plus(d),
+            Self::Forever => BootInstant::FAR,
+        }
     }
 }
 

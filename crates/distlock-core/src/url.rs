@@ -3,6 +3,7 @@
 //! `scheme://user:password@host:port,host:port/path?key=value&key=value`, or `scheme:path` for
 //! stores that are files. The usual parser refuses several hosts, or silently keeps one.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -11,8 +12,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use crate::duration;
-use crate::error::{Error, Kind};
+use crate::{Error, Kind, duration};
 
 /// A password: printed as `***`.
 #[derive(Clone, PartialEq, Eq)]
@@ -72,6 +72,8 @@ pub struct StoreUrl {
     /// The path: with its leading slash after hosts, as written for a store that is files.
     pub path: String,
     query: Vec<(String, String)>,
+    /// The query keys that were asked for, each once: the store knows them.
+    asked: Vec<String>,
 }
 
 impl StoreUrl {
@@ -81,13 +83,13 @@ impl StoreUrl {
     /// [`Kind::Usage`], saying what is wrong without repeating a password.
     pub fn parse(url: &str) -> Result<Self, Error> {
         let (scheme, rest) = url.split_once(':').ok_or_else(|| {
-            bad("a store's URL starts with its scheme").with_hint(
+            usage("a store's URL starts with its scheme").with_hint(
                 "for example memory:, sqlite:locks.db, file:/var/lock/app or redis://127.0.0.1",
             )
         })?;
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
         if scheme.is_empty() || !scheme.bytes().all(plain) {
-            return Err(bad(format!("{scheme:?} is not a URL's scheme"))
+            return Err(usage(format!("{scheme:?} is not a URL's scheme"))
                 .with_hint("for example sqlite:locks.db"));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -99,6 +101,7 @@ impl StoreUrl {
             hosts: Vec::new(),
             path: String::new(),
             query,
+            asked: Vec::new(),
         };
         match rest.strip_prefix("//") {
             Some(rest) => parsed.authority(rest)?,
@@ -113,10 +116,7 @@ impl StoreUrl {
         let hosts = match authority.rsplit_once('@') {
             None => authority,
             Some((login, hosts)) => {
-                let (user, password) = match login.split_once(':') {
-                    Some((user, password)) => (user, Some(password)),
-                    None => (login, None),
-                };
+                let (user, password) = split(login, ':');
                 self.user = Some(decode(user)?).filter(|u| !u.is_empty());
                 self.password = password.map(decode).transpose()?.map(Secret);
                 hosts
@@ -135,25 +135,21 @@ impl StoreUrl {
 
     /// Takes all values of a query key out.
     pub fn take_all(&mut self, key: &str) -> Vec<String> {
-        let (taken, rest) =
-            std::mem::take(&mut self.query).into_iter().partition(|(k, _)| k == key);
-        self.query = rest;
-        let taken: Vec<(String, String)> = taken;
-        taken.into_iter().map(|(_, v)| v).collect()
+        if !self.asked.iter().any(|asked| asked == key) {
+            self.asked.push(key.to_owned());
+        }
+        self.query.extract_if(.., |(k, _)| k == key).map(|(_, v)| v).collect()
     }
 
     /// Takes a number out of the query.
     ///
     /// # Errors
     /// [`Kind::Usage`] when it is none, or out of range.
-    pub fn take_number<N>(
+    pub fn take_number<N: FromStr + PartialOrd + fmt::Display>(
         &mut self,
         key: &str,
         range: RangeInclusive<N>,
-    ) -> Result<Option<N>, Error>
-    where
-        N: FromStr + PartialOrd + fmt::Display,
-    {
+    ) -> Result<Option<N>, Error> {
         let Some(text) = self.take(key) else { return Ok(None) };
         let allowed = || format!("a number from {} to {}", range.start(), range.end());
         let number = text.parse().ok().filter(|n| range.contains(n));
@@ -199,37 +195,55 @@ impl StoreUrl {
         self.take(key).filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
+    /// The path of a store that is files. Such a URL has no host or login: `sqlite://locks.db` would
+    /// silently mean another file.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a host, a login, or an empty path.
+    pub fn only_path(&self) -> Result<&str, Error> {
+        let scheme = &self.scheme;
+        let fault = if !self.hosts.is_empty() || self.user.is_some() || self.password.is_some() {
+            format!("{scheme}: takes a path, not a host")
+        } else if self.path.is_empty() {
+            format!("{scheme}: needs a path")
+        } else {
+            return Ok(&self.path);
+        };
+        Err(usage(fault)
+            .with_hint(format!("write {scheme}:relative/path or {scheme}:/absolute/path")))
+    }
+
     /// Refuses query keys that nobody took.
     ///
     /// # Errors
-    /// [`Kind::Usage`], listing the known ones.
-    pub fn finish(&self, known: &[&str]) -> Result<(), Error> {
-        match self.query.first() {
-            None => Ok(()),
-            Some((key, _)) => Err(bad(format!("{}: does not know {key:?}", self.scheme))
-                .with_hint(format!("known: {}", known.join(", ")))),
-        }
+    /// [`Kind::Usage`], listing the known ones: all that were asked for, and `more` that others take.
+    pub fn finish(&self, more: &[&str]) -> Result<(), Error> {
+        let Some((key, _)) = self.query.first() else { return Ok(()) };
+        let asked = self.asked.iter().map(String::as_str).filter(|key| !more.contains(key));
+        let known: Vec<_> = asked.chain(more.iter().copied()).collect();
+        Err(usage(format!("{}: does not know {key:?}", self.scheme))
+            .with_hint(format!("known: {}", known.join(", "))))
     }
 }
 
 /// The error of an option with a value that is not allowed, and what is.
 #[must_use]
-pub fn invalid(
-    key: &str,
-    value: &str,
-    allowed: impl Into<std::borrow::Cow<'static, str>>,
-) -> Error {
-    bad(format!("invalid {key}={value}")).with_hint(allowed)
+pub fn invalid(key: &str, value: &str, allowed: impl Into<Cow<'static, str>>) -> Error {
+    usage(format!("invalid {key}={value}")).with_hint(allowed)
 }
 
-fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+/// An error of [`Kind::Usage`]: a URL or an option that names no store.
+#[must_use]
+pub fn usage(message: impl Into<Cow<'static, str>>) -> Error {
     Error::new(Kind::Usage, message)
 }
 
 fn decode(text: &str) -> Result<String, Error> {
     match percent_decode_str(text).decode_utf8() {
         Ok(text) if !text.contains('\0') => Ok(text.into_owned()),
-        _ => Err(bad("a part of the URL is not UTF-8 once decoded").with_hint("percent-encode it")),
+        _ => {
+            Err(usage("a part of the URL is not UTF-8 once decoded").with_hint("percent-encode it"))
+        }
     }
 }
 
@@ -241,11 +255,16 @@ fn parse_query(query: &str) -> Result<Vec<(String, String)>, Error> {
     query.split('&').filter(|p| !p.is_empty()).map(pair).collect()
 }
 
+/// What stands before a separator, and after it if there is one.
+fn split(text: &str, at: char) -> (&str, Option<&str>) {
+    text.split_once(at).map_or((text, None), |(before, after)| (before, Some(after)))
+}
+
 fn parse_host(text: &str) -> Result<Host, Error> {
     // Only what is before the colon: the rest is a password where the login holds a bare / or ?.
     let shown = text.split(':').next().unwrap_or_default();
     let fault = || {
-        bad(format!("what starts with {shown:?} is not a host of a URL")).with_hint(
+        usage(format!("what starts with {shown:?} is not a host of a URL")).with_hint(
             "host, host:port or [ipv6]:port, several with commas between; \
              in a login write / as %2F and ? as %3F",
         )
@@ -254,32 +273,17 @@ fn parse_host(text: &str) -> Result<Host, Error> {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(fault)?;
             host.parse::<std::net::Ipv6Addr>().map_err(|_| fault())?;
-            (
-                host,
-                if rest.is_empty() {
-                    None
-                } else {
-                    Some(rest.strip_prefix(':').ok_or_else(fault)?)
-                },
-            )
+            let port = || rest.strip_prefix(':').ok_or_else(fault);
+            (host, (!rest.is_empty()).then(port).transpose()?)
         }
-        None => match text.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        },
+        None => split(text, ':'),
     };
     let host = decode(host)?;
     if host.is_empty() || host.contains(char::is_whitespace) {
         return Err(fault());
     }
-    let port = match port {
-        None => None,
-        Some(port) => match port.parse::<u16>() {
-            Ok(p) if p > 0 => Some(p),
-            _ => return Err(fault()),
-        },
-    };
-    Ok(Host { host, port })
+    let number = |port: &str| port.parse::<u16>().ok().filter(|n| *n > 0).ok_or_else(fault);
+    Ok(Host { host, port: port.map(number).transpose()? })
 }
 
 impl fmt::Display for StoreUrl {
@@ -291,12 +295,8 @@ impl fmt::Display for StoreUrl {
                 f.write_str(self.user.as_deref().unwrap_or(""))?;
                 f.write_str(if self.password.is_some() { ":***@" } else { "@" })?;
             }
-            for (i, host) in self.hosts.iter().enumerate() {
-                if i > 0 {
-                    f.write_str(",")?;
-                }
-                write!(f, "{host}")?;
-            }
+            let hosts: Vec<String> = self.hosts.iter().map(ToString::to_string).collect();
+            f.write_str(&hosts.join(","))?;
         }
         f.write_str(&self.path)?;
         for (i, (key, value)) in self.query.iter().enumerate() {
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(url.path, "/svc");
         assert_eq!(url.take_all("node"), ["x", "y"]);
         let e = url.finish(&["b", "c"]).unwrap_err();
-        assert!(e.to_string().contains("\"a\"") && e.hint() == Some("known: b, c"));
+        assert!(e.to_string().contains("\"a\"") && e.hint() == Some("known: node, b, c"));
         assert_eq!(url.take("a").as_deref(), Some("1"));
         assert!(url.finish(&[]).is_ok());
     }

@@ -62,7 +62,7 @@ pub enum Error {
     /// The database could not order this transaction among others (deadlock, serialization
     /// failure, busy). Nothing of it counts; the same transaction may succeed when run again.
     Retry(Source),
-    /// A name, or a piece of SQL, that cannot be.
+    /// An invalid name or piece of SQL.
     Usage(String),
     /// The table is missing: `install` was never run here.
     NotInstalled(Source),

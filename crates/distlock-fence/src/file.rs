@@ -8,14 +8,14 @@
 //! The fence comes before the data: a crash in between refuses somebody who has written nothing,
 //! while the other order would let an older holder write over newer data.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use distlock_core::{Token, engine};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::error::{Error, Stale};
+use crate::{Error, Stale};
 
 mod generations;
 mod sidecar;
@@ -88,12 +88,9 @@ impl FencedFile {
     /// [`Error::Stale`] when a higher token was here; [`Error::Layout`] when the sidecar is
     /// damaged; [`Error::Store`] when the disk failed.
     pub fn enter(&self, token: Token) -> Result<Entered, Error> {
-        let sidecar = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&self.fence)?;
+        let mut how = File::options();
+        how.read(true).write(true).create(true).truncate(false);
+        let sidecar = how.open(&self.fence)?;
         flock(&sidecar, FlockOperation::LockExclusive).map_err(io::Error::from)?;
         match sidecar::read(&sidecar)? {
             Some(highest) if highest > token => {

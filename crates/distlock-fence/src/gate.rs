@@ -1,4 +1,4 @@
-//! The fence of a server of one's own: who may enter, one at a time, never backwards.
+//! The fence of a server of one's own: admits one token at a time, never a lower one.
 //!
 //! 1. Wait until nobody else is at work on the resource.
 //! 2. Refuse a token below the highest that was let in.
@@ -8,12 +8,12 @@
 //! Comparing first and writing later would not do: a newer holder could come in between.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use distlock_core::{Token, engine};
+use distlock_core::{Mutex, Token, engine};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::error::Stale;
+use crate::Stale;
 
 /// The highest token that was let in; locked while somebody is at work.
 type Mark = Arc<tokio::sync::Mutex<Option<Token>>>;
@@ -87,7 +87,7 @@ impl FenceGate {
     /// Reading changes nothing.
     pub async fn marks(&self) -> Vec<(String, Token)> {
         let all: Vec<(String, Mark)> =
-            self.map().iter().map(|(r, m)| (r.clone(), m.clone())).collect();
+            self.marks.lock().iter().map(|(r, m)| (r.clone(), m.clone())).collect();
         let mut seen = Vec::with_capacity(all.len());
         for (resource, mark) in all {
             seen.extend(mark.lock().await.map(|token| (resource, token)));
@@ -96,15 +96,11 @@ impl FenceGate {
     }
 
     fn mark(&self, resource: &str) -> Mark {
-        let mut marks = self.map();
+        let mut marks = self.marks.lock();
         match marks.get(resource) {
             Some(mark) => mark.clone(),
             None => marks.entry(resource.to_owned()).or_default().clone(),
         }
-    }
-
-    fn map(&self) -> MutexGuard<'_, HashMap<String, Mark>> {
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

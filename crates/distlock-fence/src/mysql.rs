@@ -15,13 +15,13 @@
 
 use std::time::Duration;
 
-use distlock_core::Token;
+use distlock_core::{Name, Token};
 use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{Acquire, AssertSqlSafe, Executor, MySql, MySqlConnection, Transaction};
 
-use crate::error::{Error, Stale};
 use crate::optimistic::{self, Tries};
-use crate::sql::{self, Column, Dialect, First, Once, Versioned, judge, known, name, number};
+use crate::sql::{self, Dialect, judge, known, name, number};
+use crate::{Column, Error, First, Once, Stale, Versioned};
 
 /// The tables, for people who create them by themselves.
 pub const SCHEMA: &[&str] = &[
@@ -48,25 +48,20 @@ const NO_SUCH_TABLE: u16 = 1146;
 /// Lock wait timeout, deadlock, record changed since last read, lock not available.
 const AGAIN: [u16; 4] = [1205, 1213, 1020, 3572];
 
-fn number_of(e: &sqlx::Error) -> Option<u16> {
-    let e = e.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
-    Some(e.number())
+fn is(e: &sqlx::Error, numbers: &[u16]) -> bool {
+    let e = e.as_database_error().and_then(|e| e.try_downcast_ref::<MySqlDatabaseError>());
+    e.is_some_and(|e| numbers.contains(&e.number()))
 }
 
-fn trouble(e: sqlx::Error) -> Error {
-    match number_of(&e) {
-        Some(n) if AGAIN.contains(&n) => Error::Retry(Box::new(e)),
-        _ => Error::Store(Box::new(e)),
-    }
+/// The columns are binary, so that no collation makes two names one.
+fn id(name: &Name) -> &[u8] {
+    name.as_str().as_bytes()
 }
 
-/// Trouble with a statement about a table of ours.
-fn ours(e: sqlx::Error) -> Error {
-    match number_of(&e) {
-        Some(NO_SUCH_TABLE) => Error::NotInstalled(Box::new(e)),
-        _ => trouble(e),
-    }
-}
+/// The refused insert shares a lock on the row, so it stays; and shared reading is of the latest row,
+/// not of the snapshot.
+const DONE: &str =
+    "SELECT answer, at, layout FROM distlock_once WHERE effect = ? LOCK IN SHARE MODE";
 
 /// Creates the tables, where they are missing. Not in a transaction: MySQL commits before DDL.
 ///
@@ -109,7 +104,7 @@ pub async fn fence(
         "INSERT INTO distlock_fence (resource, token) VALUES (?, ?)
          ON DUPLICATE KEY UPDATE token = GREATEST(token, ?)",
     )
-    .bind(resource.as_str().as_bytes())
+    .bind(id(&resource))
     .bind(token_is)
     .bind(token_is)
     .execute(&mut **tx)
@@ -117,7 +112,7 @@ pub async fn fence(
     .map_err(ours)?;
     let (seen, layout): (i64, i16) =
         sqlx::query_as("SELECT token, layout FROM distlock_fence WHERE resource = ? FOR UPDATE")
-            .bind(resource.as_str().as_bytes())
+            .bind(id(&resource))
             .fetch_one(&mut **tx)
             .await
             .map_err(trouble)?;
@@ -150,23 +145,11 @@ pub async fn once(tx: &mut Transaction<'_, MySql>, key: &str) -> Result<Once, Er
     // A plain insert: IGNORE would hide other faults, and how many rows an update of a duplicate
     // affects depends on a flag of the connection.
     let insert = AssertSqlSafe(format!("INSERT INTO distlock_once (effect, at) VALUES (?, {NOW})"));
-    let insert = sqlx::query(insert).bind(key.as_str().as_bytes());
-    match insert.execute(&mut **tx).await {
-        Ok(_) => return Ok(Once::First(First { key })),
-        Err(e) if number_of(&e) == Some(DUPLICATE) => {}
-        Err(e) => return Err(ours(e)),
+    match sqlx::query(insert).bind(id(&key)).execute(&mut **tx).await {
+        Ok(_) => Ok(Once::First(First { key })),
+        Err(e) if is(&e, &[DUPLICATE]) => already_done(tx, &key).await,
+        Err(e) => Err(ours(e)),
     }
-    // The refused insert shares a lock on the row, so it stays; and shared reading is of the
-    // latest row, not of the snapshot.
-    let (answer, at, layout): (Option<Vec<u8>>, i64, i16) = sqlx::query_as(
-        "SELECT answer, at, layout FROM distlock_once WHERE effect = ? LOCK IN SHARE MODE",
-    )
-    .bind(key.as_str().as_bytes())
-    .fetch_one(&mut **tx)
-    .await
-    .map_err(trouble)?;
-    known(layout)?;
-    Ok(sql::done(answer, at))
 }
 
 /// Stores what the first run answered, for those who ask later.
@@ -182,9 +165,8 @@ pub async fn answer(
     answer: &[u8],
 ) -> Result<(), Error> {
     let update = sqlx::query("UPDATE distlock_once SET answer = ? WHERE effect = ?");
-    let update = update.bind(answer).bind(first.key.as_str().as_bytes());
-    update.execute(&mut **tx).await.map_err(trouble)?;
-    Ok(())
+    let update = update.bind(answer).bind(id(&first.key));
+    update.execute(&mut **tx).await.map(drop).map_err(trouble)
 }
 
 /// Forgets at most `limit` effects that are older than `age`, the oldest first, and says how many.

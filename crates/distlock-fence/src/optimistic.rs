@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use distlock_core::{Clock, engine};
 
-use crate::error::Conflict;
+use crate::Conflict;
 
 /// How often to try, and how long to wait in between.
 #[derive(Clone, Debug)]
@@ -61,6 +61,11 @@ impl Tries {
         }
         let doubled = self.first.saturating_mul(1 << (tried - 1).min(20));
         Some(doubled.min(self.longest).mul_f64(random()))
+    }
+
+    /// The pause before another try, or the conflict that the last one has met.
+    fn another(&self, what: &str, tried: u32) -> Result<Duration, Conflict> {
+        self.pause(tried).ok_or_else(|| Conflict { what: what.to_owned(), tries: tried })
     }
 }
 
@@ -117,10 +122,7 @@ where
         if let Some(done) = write(value, version).await? {
             return Ok(done);
         }
-        match tries.pause(tried) {
-            Some(pause) => tries.clock.sleep(pause).await,
-            None => return Err(Conflict { what: what.to_owned(), tries: tried }.into()),
-        }
+        tries.clock.sleep(tries.another(what, tried)?).await;
     }
     unreachable!("the last try has no pause")
 }
@@ -140,10 +142,7 @@ pub fn update_blocking<T, V, R, E: From<Conflict>>(
         if let Some(done) = write(value, version)? {
             return Ok(done);
         }
-        let Some(pause) = tries.pause(tried) else {
-            return Err(Conflict { what: what.to_owned(), tries: tried }.into());
-        };
-        let clock = tries.clock.clone();
+        let (clock, pause) = (tries.clock.clone(), tries.another(what, tried)?);
         engine::block_on(async move { clock.sleep(pause).await });
     }
     unreachable!("the last try has no pause")

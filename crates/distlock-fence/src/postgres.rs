@@ -13,12 +13,12 @@
 
 use std::time::Duration;
 
-use distlock_core::Token;
+use distlock_core::{Name, Token};
 use sqlx::{Acquire, AssertSqlSafe, Executor, PgConnection, Postgres, Transaction};
 
-use crate::error::{Error, Stale};
 use crate::optimistic::{self, Tries};
-use crate::sql::{self, Column, Dialect, First, Once, Versioned, judge, known, name, number};
+use crate::sql::{self, Dialect, judge, known, name, number};
+use crate::{Column, Error, First, Once, Stale, Versioned};
 
 /// The tables, for people who create them by themselves.
 pub const SCHEMA: &[&str] = &[
@@ -45,20 +45,15 @@ const NO_SUCH_TABLE: &str = "42P01";
 /// once fail in PostgreSQL, also with IF NOT EXISTS.
 const INSTALL: i64 = 0x6469_7374_6c6f_636b;
 
-fn trouble(e: sqlx::Error) -> Error {
-    match e.as_database_error().and_then(|e| e.code()) {
-        Some(code) if AGAIN.contains(&&*code) => Error::Retry(Box::new(e)),
-        _ => Error::Store(Box::new(e)),
-    }
+fn is(e: &sqlx::Error, codes: &[&str]) -> bool {
+    e.as_database_error().and_then(|e| e.code()).is_some_and(|code| codes.contains(&&*code))
 }
 
-/// Trouble with a statement about a table of ours.
-fn ours(e: sqlx::Error) -> Error {
-    match e.as_database_error().and_then(|e| e.code()) {
-        Some(code) if code == NO_SUCH_TABLE => Error::NotInstalled(Box::new(e)),
-        _ => trouble(e),
-    }
+fn id(name: &Name) -> &str {
+    name.as_str()
 }
+
+const DONE: &str = "SELECT answer, at, layout FROM distlock_once WHERE effect = $1";
 
 /// Creates the tables, where they are missing.
 ///
@@ -102,7 +97,7 @@ pub async fn fence(
          ON CONFLICT (resource) DO UPDATE SET token = GREATEST(f.token, excluded.token)
          RETURNING token, layout",
     )
-    .bind(resource.as_str())
+    .bind(id(&resource))
     .bind(number(token))
     .fetch_one(&mut **tx)
     .await
@@ -117,11 +112,8 @@ async fn spoil(tx: &mut Transaction<'_, Postgres>, stale: Stale) -> Error {
     let raise = sqlx::query("SELECT CAST($1::text AS integer)");
     match raise.bind(format!("distlock-fence: {stale}")).execute(&mut **tx).await {
         // 22P02: that this is no integer is what was to be.
-        Err(e) if e.as_database_error().and_then(|e| e.code()).is_some_and(|c| c == "22P02") => {
-            stale.into()
-        }
-        Err(e) => trouble(e),
-        Ok(_) => stale.into(),
+        Err(e) if !is(&e, &["22P02"]) => trouble(e),
+        _ => stale.into(),
     }
 }
 
@@ -142,22 +134,11 @@ pub async fn once(tx: &mut Transaction<'_, Postgres>, key: &str) -> Result<Once,
     let insert = AssertSqlSafe(format!(
         "INSERT INTO distlock_once (effect, at) VALUES ($1, {NOW}) ON CONFLICT DO NOTHING"
     ));
-    let insert = sqlx::query(insert).bind(key.as_str());
-    if insert.execute(&mut **tx).await.map_err(ours)?.rows_affected() == 1 {
-        return Ok(Once::First(First { key }));
+    let insert = sqlx::query(insert).bind(id(&key));
+    match insert.execute(&mut **tx).await.map_err(ours)?.rows_affected() {
+        1 => Ok(Once::First(First { key })),
+        _ => already_done(tx, &key).await,
     }
-    let row: Option<(Option<Vec<u8>>, i64, i16)> =
-        sqlx::query_as("SELECT answer, at, layout FROM distlock_once WHERE effect = $1")
-            .bind(key.as_str())
-            .fetch_optional(&mut **tx)
-            .await
-            .map_err(trouble)?;
-    let Some((answer, at, layout)) = row else {
-        // It was there for the insert and is gone: forgotten in between.
-        return Err(Error::Retry("the effect was forgotten at this moment".into()));
-    };
-    known(layout)?;
-    Ok(sql::done(answer, at))
 }
 
 /// Stores what the first run answered, for those who ask later.
@@ -173,9 +154,8 @@ pub async fn answer(
     answer: &[u8],
 ) -> Result<(), Error> {
     let update = sqlx::query("UPDATE distlock_once SET answer = $1 WHERE effect = $2");
-    let update = update.bind(answer).bind(first.key.as_str());
-    update.execute(&mut **tx).await.map_err(trouble)?;
-    Ok(())
+    let update = update.bind(answer).bind(id(&first.key));
+    update.execute(&mut **tx).await.map(drop).map_err(trouble)
 }
 
 /// Forgets at most `limit` effects that are older than `age`, the oldest first, and says how many.

@@ -10,9 +10,9 @@
 
 use distlock_core::Token;
 use redis::aio::ConnectionLike;
-use redis::{FromRedisValue, RedisError, Script, ScriptInvocation, ToRedisArgs, Value};
+use redis::{FromRedisValue, RedisError, Script, ToRedisArgs, Value};
 
-use crate::error::{Error, Stale};
+use crate::{Error, Stale};
 
 /// The check, before each effect. `KEYS[2]` is the fence; it never expires.
 const GUARD: &str = "\
@@ -72,10 +72,7 @@ impl FencedKey {
         token: Token,
         value: impl ToRedisArgs,
     ) -> Result<(), Error> {
-        self.run::<()>(con, token, SET, |call| {
-            call.arg(value);
-        })
-        .await
+        self.run::<()>(con, token, SET, value).await
     }
 
     /// `HSET` of some fields; gives the number of new ones.
@@ -94,12 +91,7 @@ impl FencedKey {
         if fields.is_empty() {
             return Err(Error::Usage(format!("no field of {:?} to set", self.key)));
         }
-        self.run(con, token, HSET, |call| {
-            for (field, value) in fields {
-                call.arg(field).arg(value);
-            }
-        })
-        .await
+        self.run(con, token, HSET, fields).await
     }
 
     /// `INCRBY`; gives the new number.
@@ -116,10 +108,7 @@ impl FencedKey {
         token: Token,
         by: i64,
     ) -> Result<i64, Error> {
-        self.run(con, token, INCRBY, |call| {
-            call.arg(by);
-        })
-        .await
+        self.run(con, token, INCRBY, by).await
     }
 
     /// `HINCRBY` of a field; gives the new number.
@@ -136,10 +125,7 @@ impl FencedKey {
         field: impl ToRedisArgs,
         by: i64,
     ) -> Result<i64, Error> {
-        self.run(con, token, HINCRBY, |call| {
-            call.arg(field).arg(by);
-        })
-        .await
+        self.run(con, token, HINCRBY, (field, by)).await
     }
 
     /// `DEL`; whether there was something. The fence stays.
@@ -150,7 +136,7 @@ impl FencedKey {
     /// # Cancel safety
     /// As [`FencedKey::set`].
     pub async fn del(&self, con: &mut impl ConnectionLike, token: Token) -> Result<bool, Error> {
-        self.run(con, token, DEL, |_| {}).await
+        self.run(con, token, DEL, None::<&str>).await
     }
 
     async fn run<T: FromRedisValue>(
@@ -158,12 +144,11 @@ impl FencedKey {
         con: &mut impl ConnectionLike,
         token: Token,
         effect: &str,
-        args: impl FnOnce(&mut ScriptInvocation<'_>),
+        args: impl ToRedisArgs,
     ) -> Result<T, Error> {
         let script = Script::new(&format!("{GUARD}{effect}"));
         let mut call = script.prepare_invoke();
-        call.key(&self.key).key(&self.fence).arg(format!("{:019}", token.get()));
-        args(&mut call);
+        call.key(&self.key).key(&self.fence).arg(format!("{:019}", token.get())).arg(args);
         let (allowed, answer): (bool, Value) = call.invoke_async(con).await.map_err(trouble)?;
         if allowed {
             return T::from_redis_value(answer).map_err(|e| Error::Store(Box::new(e)));

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use distlock_core::{Name, Token};
 
-use crate::error::{Error, Stale};
+use crate::{Error, Stale};
 
 /// The layout of our tables. A row of a newer one is refused.
 pub(crate) const LAYOUT: i16 = 1;
@@ -128,9 +128,10 @@ pub struct First {
     pub(crate) key: Name,
 }
 
-pub(crate) fn done(answer: Option<Vec<u8>>, at: i64) -> Once {
+pub(crate) fn done(answer: Option<Vec<u8>>, at: i64, layout: i16) -> Result<Once, Error> {
+    known(layout)?;
     let since = Duration::from_micros(u64::try_from(at).unwrap_or(0));
-    Once::AlreadyDone { answer, at: SystemTime::UNIX_EPOCH + since }
+    Ok(Once::AlreadyDone { answer, at: SystemTime::UNIX_EPOCH + since })
 }
 
 /// Microseconds, as the tables keep them.

@@ -13,9 +13,9 @@ use rusqlite::{
     types::FromSql,
 };
 
-use crate::error::Error;
 use crate::optimistic::{self, Tries};
-use crate::sql::{self, Column, Dialect, First, Once, Versioned, judge, known, name, number};
+use crate::sql::{self, Dialect, judge, known, name, number};
+use crate::{Column, Error, First, Once, Versioned};
 
 const D: Dialect = Dialect::Sqlite;
 
@@ -192,8 +192,7 @@ pub fn once(tx: &Transaction<'_>, key: &str) -> Result<Once, Error> {
         [key.as_str()],
         |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)),
     )?;
-    known(layout)?;
-    Ok(sql::done(answer, at))
+    sql::done(answer, at, layout)
 }
 
 /// Stores what the first run answered, for those who ask later.

@@ -1,8 +1,11 @@
-//! The calls about a user's own rows, the same for each database of `sqlx`. A macro, because the
-//! bounds that would make them generic over the database are longer than the calls.
+//! What is the same for each database of `sqlx`: the calls about a user's own rows, and what follows
+//! the insert of a once-only effect. A macro, because the bounds that would make them generic over
+//! the database are longer than the calls.
 
-/// Defines `fence_row`, `take` and `change` for a database. The module brings `spoil` (makes the
-/// rest of a refused transaction fail) and `trouble` (tells errors apart).
+/// Defines `fence_row`, `take` and `change` for a database, and `trouble`, `ours` and `already_done`
+/// for its module. That brings `spoil` (makes the rest of a refused transaction fail), `is` (whether
+/// an error has one of some codes) with the codes `AGAIN` and `NO_SUCH_TABLE`, `id` (a name as its
+/// tables keep it), and the statement `DONE`.
 macro_rules! rows {
     ($Db:ty, $Connection:ty, $D:expr) => {
         /// A value that can find a row.
@@ -13,6 +16,15 @@ macro_rules! rows {
         impl<K> Key for K where
             K: for<'q> sqlx::Encode<'q, $Db> + sqlx::Type<$Db> + std::fmt::Display + Send + Sync
         {
+        }
+
+        fn trouble(e: sqlx::Error) -> Error {
+            if is(&e, &AGAIN) { Error::Retry(Box::new(e)) } else { Error::Store(Box::new(e)) }
+        }
+
+        /// Trouble with a statement about a table of ours.
+        fn ours(e: sqlx::Error) -> Error {
+            if is(&e, &[NO_SUCH_TABLE]) { Error::NotInstalled(Box::new(e)) } else { trouble(e) }
         }
 
         /// Lets a token pass that is not below what was seen; with any other the rest of the
@@ -134,6 +146,18 @@ macro_rules! rows {
                 }
             };
             optimistic::update(tries, &row.column().row(key), read, write).await
+        }
+
+        /// What became of an effect that is in the table already.
+        async fn already_done(
+            tx: &mut sqlx::Transaction<'_, $Db>,
+            key: &Name,
+        ) -> Result<Once, Error> {
+            let row = sqlx::query_as(DONE).bind(id(key)).fetch_optional(&mut **tx).await;
+            // It was there for the insert and is gone: forgotten in between.
+            let forgotten = || Error::Retry("the effect was forgotten at this moment".into());
+            let (answer, at, layout) = row.map_err(trouble)?.ok_or_else(forgotten)?;
+            sql::done(answer, at, layout)
         }
     };
 }

@@ -15,7 +15,7 @@ use distlock_core::label::Label;
 use distlock_core::{Force, Guard, Kind, Mode, Owner, Patience, Released, ReqId};
 
 use crate::laws::Granted;
-use crate::program::{Actor, Cancel, Family, How, Op, Use, Wish};
+use crate::program::{Actor, Cancel, Family, How, Op, Trouble, Use, Wish};
 use crate::stage::Stage;
 
 /// A call may take this much longer than it was told to, over a network whose answers take a few
@@ -173,6 +173,9 @@ impl Acting {
         if let Some(owner) = &owner {
             lock = lock.owner(owner);
         }
+        if let Some(max_hold) = wish.max_hold {
+            lock = lock.max_hold(max_hold);
+        }
         if !renew {
             lock = lock.without_renewal();
         }
@@ -211,13 +214,18 @@ impl Acting {
             }
             Some(Ok(Err(_))) => self.note(|| "busy".to_owned()),
             Some(Ok(Ok(guard))) => {
-                self.worth_its_lease(name, &guard);
+                // `max_hold` cuts a lease; whether it does so in time is not this law's question.
+                if wish.max_hold.is_none() {
+                    self.worth_its_lease(name, &guard);
+                }
                 // Its thread stood still with the answer in hand, for most of the lease: that may end
                 // before its first renewal is answered.
                 let stood = stage.world.stalls(self.process) > stalls;
                 let late = stood && guard.remaining() < guard.ttl() / 10;
+                // Its lease ends by itself, and those behind the next in line learn that by a heartbeat.
+                stage.laws.borrow_mut().may_linger(name, wish.max_hold.unwrap_or_default());
                 let view = self.granted(name, key, renew, wish, guard);
-                stage.laws.borrow_mut().views[view].excused |= late;
+                stage.laws.borrow_mut().views[view].excused |= late || wish.max_hold.is_some();
             }
         }
     }
@@ -266,9 +274,13 @@ impl Acting {
     ) -> usize {
         let stage = &self.stage;
         self.note(|| format!("granted with token {}", guard.token()));
-        let ticket = guard.ticket();
-        let key = Key { lock: ticket.lock, req: ticket.req };
-        stage.held.borrow_mut().push((self.process, key));
+        // A ticket takes its hold out of the hand-over: only where hints need to name it.
+        let hints = stage.program.troubles.iter().any(|(_, t)| matches!(t, Trouble::Doubt(_)));
+        if hints {
+            let ticket = guard.ticket();
+            let key = Key { lock: ticket.lock, req: ticket.req };
+            stage.held.borrow_mut().push((self.process, key));
+        }
         let mut laws = stage.laws.borrow_mut();
         let view = laws.granted(Granted {
             name,
@@ -337,7 +349,8 @@ impl Acting {
         match resumed {
             Ok(guard) => {
                 self.stage.laws.borrow_mut().shared_by_ticket(ticket.token);
-                let wish = Wish { mode, min_hold: Duration::ZERO, ttl: guard.ttl() };
+                let wish =
+                    Wish { mode, min_hold: Duration::ZERO, ttl: guard.ttl(), max_hold: None };
                 let _ = self.granted(name, owner, true, wish, guard);
             }
             Err(e) => self.note(|| format!("{e}")),

@@ -235,7 +235,7 @@ fn look(stage: &Rc<Stage>, i: usize, observer: &distlock_core::Locks) -> Result<
     let nodes: Vec<_> = match &*stage.store.borrow() {
         // A closed client leaves what it owes to a minority of the nodes to its lease.
         Store::Quorum(nodes) if !stage.closed.borrow().contains(&true) => {
-            nodes.iter().map(distlock_core::quorum::MemoryNode::client).collect()
+            nodes.iter().map(distlock_testkit::doubles::MemoryNode::client).collect()
         }
         _ => Vec::new(),
     };

@@ -3,13 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use distlock_core::backend::{Event, Key};
-use distlock_core::capability::Capability;
+use distlock_core::backend::{Event, Key, StoreInfo};
 use distlock_core::info::{LockInfo, Query};
 use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies, Wake};
 use distlock_core::memory::Memory;
 use distlock_core::simulation::call;
-use distlock_core::{Clock, Error, Force, Forced, FullName, Token};
+use distlock_core::{Error, Force, Forced, FullName, Token};
 
 /// One client of a [`Memory`] across the network.
 #[derive(Clone)]
@@ -35,7 +34,7 @@ impl Wired {
     /// A client of this memory.
     #[must_use]
     pub fn new(memory: Memory) -> Self {
-        let site = memory.site().to_owned();
+        let site = memory.info().site.to_owned();
         Self(Arc::new(Inside { memory, site, sink: Mutex::default() }))
     }
 
@@ -63,16 +62,12 @@ impl Wired {
 }
 
 impl LeaseStore for Wired {
-    fn capability(&self) -> &Capability {
-        self.0.memory.capability()
-    }
-
-    fn site(&self) -> &str {
-        &self.0.site
-    }
-
-    fn clock(&self) -> &Clock {
-        self.0.memory.clock()
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo {
+            capability: self.0.memory.info().capability,
+            site: &self.0.site,
+            clock: self.0.memory.info().clock,
+        }
     }
 
     async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
@@ -97,7 +92,14 @@ impl LeaseStore for Wired {
     }
 
     fn listen(&self, sink: EventSink) {
-        self.0.memory.listen(sink.clone());
+        let told = sink.clone();
+        // Every other turn is confirmed by the library's thread.
+        self.0.memory.listen(Arc::new(move |wake| {
+            told(match wake {
+                Wake::Turn(req) if req.as_bytes()[0].is_multiple_of(2) => Wake::Confirm(req),
+                other => other,
+            });
+        }));
         *self.0.sink.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
     }
 

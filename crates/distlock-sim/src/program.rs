@@ -54,6 +54,8 @@ pub struct Wish {
     pub min_hold: Duration,
     /// For how long.
     pub ttl: Duration,
+    /// Held no longer than this.
+    pub max_hold: Option<Duration>,
 }
 
 /// How those who use a lock share it.
@@ -237,6 +239,7 @@ impl Program {
             }
         }
         p.widen(&mut Rng::new(seed ^ 0x57a6_e000));
+        p.crowd(&mut Rng::new(seed ^ 0x00c0_8047));
         p
     }
 
@@ -274,6 +277,39 @@ impl Program {
         }
     }
 
+    /// Some programs are of crowds: several tasks of one process want one lock, as owners of their own,
+    /// so that they hand it on among themselves. From chance of their own, likewise.
+    fn crowd(&mut self, rng: &mut Rng) {
+        if self.family != Family::Lease || !rng.chance(500) {
+            return;
+        }
+        let bounded = rng.chance(300);
+        for actor in &mut self.actors {
+            if rng.chance(700) {
+                actor.process = 0;
+            }
+            for op in &mut actor.ops {
+                let Op::Acquire { name, owner, how, renew, wish, .. } = op else { continue };
+                if rng.chance(850) {
+                    (*name, *owner, *renew) = (0, 0, true);
+                    (wish.mode, wish.min_hold) = (Mode::Exclusive, Duration::ZERO);
+                    if *how == How::Try {
+                        *how = How::Forever;
+                    }
+                }
+                if bounded && rng.chance(400) {
+                    wish.max_hold = Some(Duration::from_millis(100) + rng.up_to(&[50, 1000, 5000]));
+                }
+            }
+        }
+        self.uses[0] = Use::Alone;
+        for op in self.actors.iter_mut().flat_map(|a| &mut a.ops) {
+            if let Op::Acquire { name: 0, wish, .. } = op {
+                wish.mode = Mode::Exclusive;
+            }
+        }
+    }
+
     fn op(&self, rng: &mut Rng) -> Op {
         let name = rng.below(self.names);
         let cancel = |rng: &mut Rng, n| match rng.chance(n) {
@@ -294,7 +330,12 @@ impl Program {
                 },
                 renew: rng.chance(850),
                 cancel: cancel(rng, 250),
-                wish: Wish { mode: Mode::Exclusive, min_hold: Duration::ZERO, ttl: self.ttl },
+                wish: Wish {
+                    mode: Mode::Exclusive,
+                    min_hold: Duration::ZERO,
+                    ttl: self.ttl,
+                    max_hold: None,
+                },
             },
             45..60 => Op::Release(cancel(rng, 150)),
             60..68 => Op::Drop,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::backend::{Ask, Watcher};
+use distlock_core::backend::{Ask, StoreInfo, Watcher};
 use distlock_core::capability::{Capability, Expiry, Family};
 use distlock_core::clock::BootInstant;
 use distlock_core::info::{LockInfo, Query};
@@ -85,7 +85,7 @@ impl Sessions {
     pub fn new(clock: Clock) -> Self {
         let mut promises = distlock_core::memory::capability().clone();
         (promises.expiry, promises.detach) = (Expiry::Ttl, false);
-        promises.family = Family::Session;
+        (promises.family, promises.handover) = (Family::Session, false);
         promises.reentry = distlock_core::capability::Reentry::Client;
         let server = Server { promises, clock, state: Mutex::default() };
         Self { server: Arc::new(server), sink: Arc::default() }
@@ -132,7 +132,7 @@ impl Sessions {
     }
 
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let answer = self.clock().timeout(CALL, call).await;
+        let answer = self.info().clock.timeout(CALL, call).await;
         answer.unwrap_or_else(|| Err(broken("no answer").unknown()))
     }
 
@@ -224,22 +224,14 @@ impl Drop for Conn {
 impl SessionStore for Sessions {
     type Conn = Conn;
 
-    fn capability(&self) -> &Capability {
-        &self.server.promises
-    }
-
-    fn site(&self) -> &str {
-        SITE
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.server.clock
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: &self.server.promises, site: SITE, clock: &self.server.clock }
     }
 
     async fn lock(&self, ask: &Ask, _: Watcher<'_>) -> Result<Locked<Conn>, Error> {
         let conn = self.open(&ask.lock);
         let until = match ask.patience {
-            Patience::For(d) => self.clock().now().plus(d),
+            Patience::For(d) => self.info().clock.now().plus(d),
             _ => BootInstant::FAR,
         };
         let bell = Arc::new(Notify::new());
@@ -247,24 +239,24 @@ impl SessionStore for Sessions {
         let join = self.ask("lock", move |state, now| state.join(&wish, id, &rung, now));
         let busy = || Ok(Locked::Busy(QueueStatus::default()));
         // A call that hangs must not outlast the patience.
-        let left = until.since(self.clock().now()).min(CALL);
-        match self.clock().timeout(left, join).await {
+        let left = until.since(self.info().clock.now()).min(CALL);
+        match self.info().clock.timeout(left, join).await {
             Some(joined) => match joined? {
                 Some(true) => {}
                 Some(false) => return busy(),
                 None => return Err(broken("the connection was closed")),
             },
-            None if self.clock().now() >= until => return busy(),
+            None if self.info().clock.now() >= until => return busy(),
             None => return Err(broken("no answer").unknown()),
         }
         loop {
             // Now and then it looks whether it missed the bell.
-            let look = self.clock().now().plus(Duration::from_secs(2)).min(until);
-            let wait = look.since(self.clock().now());
-            let _ = self.clock().timeout(wait, bell.notified()).await;
-            let sent = self.server.promises.moment(self.clock());
-            let left = until.since(self.clock().now()).min(CALL);
-            match self.clock().timeout(left, self.confirm(&conn)).await {
+            let look = self.info().clock.now().plus(Duration::from_secs(2)).min(until);
+            let wait = look.since(self.info().clock.now());
+            let _ = self.info().clock.timeout(wait, bell.notified()).await;
+            let sent = self.server.promises.reading(self.info().clock);
+            let left = until.since(self.info().clock.now()).min(CALL);
+            match self.info().clock.timeout(left, self.confirm(&conn)).await {
                 Some(Ok(Stands::Holds(token))) => {
                     let tokens = TokenRange::one(token);
                     return Ok(Locked::Held { conn, sent: Some(sent), tokens, waiters: 0 });
@@ -272,7 +264,7 @@ impl SessionStore for Sessions {
                 Some(Ok(Stands::Gone)) => return Err(broken("the connection was ended")),
                 _ => {}
             }
-            if self.clock().now() >= until || ask.patience == Patience::Never {
+            if self.info().clock.now() >= until || ask.patience == Patience::Never {
                 return busy();
             }
         }
@@ -289,7 +281,7 @@ impl SessionStore for Sessions {
     async fn unlock(&self, mut conn: Conn) -> Result<Released, Error> {
         let (name, id) = (conn.name.clone(), conn.id);
         let close = self.ask("unlock", move |state, _| state.close(&name, id));
-        match self.clock().timeout(CALL, close).await {
+        match self.info().clock.timeout(CALL, close).await {
             Some(held) => {
                 let held = held?;
                 conn.open = false;

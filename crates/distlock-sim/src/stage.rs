@@ -10,11 +10,11 @@ use distlock_core::lease::Wake;
 use distlock_core::lease_driver::LeaseDriver;
 use distlock_core::memory::Memory;
 use distlock_core::name::Namespace;
-use distlock_core::queue::MemoryQueue;
-use distlock_core::quorum::{Fault, MemoryNode, QuorumDriver};
+use distlock_core::quorum::QuorumDriver;
 use distlock_core::session_driver::SessionDriver;
 use distlock_core::state::Rules;
 use distlock_core::{FullName, Locks, Mode, Name, Owner, Ticket};
+use distlock_testkit::doubles::{Fault, MemoryNode, MemoryQueue};
 
 use crate::laws::Laws;
 use crate::lease::Wired;

@@ -5,25 +5,27 @@
 //! 3. Step each state through its moves.
 //! 4. Write each state that changed, if its row is still what it was.
 //! 5. Tell the winners. Whose row had changed goes back to 1 after a random pause.
-//! 6. Where one of ours stands in line, look at the row now and then, and ring it when its turn has
-//!    come: one read for all of this process, often for the first in line, less often further back
-//!    and while nothing changes.
+//! 6. Where one of ours stands in the queue, look at the row now and then, and ring it when its
+//!    turn has come: one read for all of this process, often for the first in the queue, less often
+//!    further back and while nothing changes.
 //!
-//! Callers of one process never race each other, and many moves on one lock cost one write.
-//! Time is read before the write, so it is early rather than late: a lease ends earlier in the row
-//! than on the database's clock at the moment of the write, never later than its holder thinks.
+//! Callers of one process never race each other, and many moves on one lock cost one write. Time is
+//! read before the write, so it is early rather than late: a lease ends earlier in the row than on
+//! the database's clock at the moment of the write, never later than its holder thinks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use distlock_core::backend::{Event, Key};
-use distlock_core::lease::{EventSink, Wake};
-use distlock_core::state::{Claim, Effects, Hold, LockState, Micros, Now, Op, Phase, Reply, Rules};
-use distlock_core::{BootInstant, Error, FullName, Kind, LossReason};
+use distlock_core::state::{Claim, Hold, Now, Phase};
+use distlock_core::{
+    BootInstant, Clock, Effects, Error, EventSink, FullName, Kind, LockState, Micros, Op, Replies,
+    Reply, Rules, Wake,
+};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
+use crate::effects::wakes;
 use crate::rows::{Row, Rows, Write};
 
 /// At most this many moves at once, so that the first is not kept waiting by the last.
@@ -36,13 +38,11 @@ const LONGEST: Duration = Duration::from_millis(64);
 pub(crate) const BOUND: Duration = Duration::from_secs(8);
 /// How soon the row is looked at again where one of ours waits, at least and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
-/// One small sweep after so many writes of new rows.
+/// One small sweep after this many writes of new rows.
 const SWEEP: u32 = 64;
 
 /// One operation on one lock.
 pub(crate) type Move = (FullName, Op);
-/// The answers to the moves of one call.
-pub(crate) type Replies = Vec<Result<Reply, Error>>;
 
 /// What a caller wants.
 pub(crate) struct Call {
@@ -70,6 +70,7 @@ struct Pending {
 
 pub(crate) struct CasWorker<R> {
     rows: Arc<R>,
+    clock: Clock,
     calls: UnboundedReceiver<Call>,
     /// What our waiters write into their claims, to know their own.
     session: String,
@@ -89,25 +90,22 @@ struct Watch {
     seen: Option<(u64, Micros)>,
 }
 
-fn rules() -> Rules {
-    Rules::default()
-}
-
 impl<R: Rows> CasWorker<R> {
     pub(crate) fn new(
         rows: Arc<R>,
+        clock: Clock,
         calls: UnboundedReceiver<Call>,
         session: String,
         sink: Arc<OnceLock<EventSink>>,
     ) -> Self {
         let (open, pending, watches) = <(HashMap<_, _>, Vec<_>, HashMap<_, _>)>::default();
-        Self { rows, calls, session, sink, open, next: 0, pending, watches, fresh: 0 }
+        Self { rows, clock, calls, session, sink, open, next: 0, pending, watches, fresh: 0 }
     }
 
-    /// Serves until everybody who could call is gone.
+    /// Serves until no caller is left.
     pub(crate) async fn work(mut self) {
         while self.gather().await {
-            let now = self.rows.clock().now();
+            let now = self.clock.now();
             let ready = |p: &Pending| p.not_before <= now;
             let (due, later) = std::mem::take(&mut self.pending).into_iter().partition(ready);
             self.pending = later;
@@ -123,7 +121,7 @@ impl<R: Rows> CasWorker<R> {
 
     /// Waits until there is something to do and takes in what has come. False when it is over.
     async fn gather(&mut self) -> bool {
-        let clock = self.rows.clock().clone();
+        let clock = self.clock.clone();
         let looks = self.watches.values().map(|w| w.next);
         let soonest = self.pending.iter().map(|p| p.not_before).chain(looks).min();
         let first = match soonest {
@@ -196,7 +194,7 @@ impl<R: Rows> CasWorker<R> {
             }
             moves.push(p);
         }
-        let now = self.rows.clock().now();
+        let now = self.clock.now();
         let due = |(lock, w): &(&FullName, &Watch)| w.next <= now && !by_lock.contains_key(lock);
         locks.extend(self.watches.iter().filter(due).map(|(lock, _)| lock.clone()).take(BATCH));
         if locks.is_empty() {
@@ -219,19 +217,19 @@ impl<R: Rows> CasWorker<R> {
         let mut writes = Vec::new();
         let mut played = Vec::new();
         for (lock, row) in locks.into_iter().zip(rows) {
-            let Some(mut moves) = by_lock.remove(&lock) else {
+            let Some(moves) = by_lock.remove(&lock) else {
                 self.look(&lock, row, now);
                 continue;
             };
-            match play(&lock, row, &mut moves, now) {
+            match play(&lock, row, &moves, now) {
                 Err(e) => moves.iter().for_each(|p| self.answer(p, Err(e.clone()))),
-                Ok(Played { replies, state, write: None, .. }) => {
+                Ok((done, Some(write))) => {
+                    writes.push(write);
+                    played.push((moves, done));
+                }
+                Ok((Played { replies, state, .. }, None)) => {
                     self.watch(&lock, &state, None);
                     moves.iter().zip(replies).for_each(|(p, r)| self.answer(p, Ok(r)));
-                }
-                Ok(Played { replies, effects, state, write: Some(write) }) => {
-                    writes.push(write);
-                    played.push(Unsure { moves, replies, effects, state });
                 }
             }
         }
@@ -240,33 +238,27 @@ impl<R: Rows> CasWorker<R> {
         }
     }
 
-    async fn write(&mut self, writes: Vec<Write>, played: Vec<Unsure>) {
-        let fresh: Vec<bool> = writes.iter().map(|w| w.was.is_none()).collect();
+    async fn write(&mut self, writes: Vec<Write>, played: Vec<(Vec<Pending>, Played)>) {
+        let rows: Vec<_> = writes.iter().map(|w| (w.lock.clone(), w.was.is_none())).collect();
         let won = match self.rows.write(writes).await {
             Ok(won) => won,
             Err(e) => {
                 // Each is written for itself: some may be, whatever became of the last.
                 let e = if played.len() > 1 { e.unknown() } else { e };
-                for p in played.into_iter().flat_map(|u| u.moves) {
-                    self.answer(&p, Err(e.clone()));
-                }
-                return;
+                let moves = played.iter().flat_map(|(moves, _)| moves);
+                return moves.for_each(|p| self.answer(p, Err(e.clone())));
             }
         };
-        let now = self.rows.clock().now();
-        for ((unsure, won), fresh) in played.into_iter().zip(won).zip(fresh) {
-            let Unsure { moves, replies, effects, state } = unsure;
+        let now = self.clock.now();
+        for (((moves, done), won), (lock, fresh)) in played.into_iter().zip(won).zip(rows) {
             if !won {
                 moves.into_iter().for_each(|p| self.again(p, now));
                 continue;
             }
             self.fresh += u32::from(fresh);
-            let lock = moves.first().map(|p| p.lock.clone());
-            moves.iter().zip(replies).for_each(|(p, r)| self.answer(p, Ok(r)));
-            if let Some(lock) = lock {
-                self.watch(&lock, &state, None);
-                effects.into_iter().for_each(|e| self.tell(&lock, e));
-            }
+            moves.iter().zip(done.replies).for_each(|(p, r)| self.answer(p, Ok(r)));
+            self.watch(&lock, &done.state, None);
+            done.effects.into_iter().for_each(|e| self.tell(&lock, e));
         }
     }
 
@@ -281,12 +273,12 @@ impl<R: Rows> CasWorker<R> {
         }
         let ahead = u32::try_from(place.unwrap_or(0)).unwrap_or(u32::MAX);
         let pace = LOOK.0.saturating_mul(ahead.saturating_add(1)).min(LOOK.1);
-        let next = self.rows.clock().now().plus(pace);
+        let next = self.clock.now().plus(pace);
         self.watches.insert(lock.clone(), Watch { next, pace, seen });
     }
 
     fn look_later(&mut self, lock: &FullName) {
-        let now = self.rows.clock().now();
+        let now = self.clock.now();
         if let Some(watch) = self.watches.get_mut(lock) {
             watch.pace = (watch.pace * 2).min(LOOK.1);
             watch.next = now.plus(watch.pace);
@@ -307,12 +299,12 @@ impl<R: Rows> CasWorker<R> {
             self.watches.remove(lock); // who asks is told
             return;
         };
-        state.step(&Op::Settle, Now { lease: now, wall: now }, &rules());
+        state.step(&Op::Settle, Now { lease: now, wall: now }, &Rules::default());
         let called = state.holds.iter().filter(|h| is_claimed(h)).map(|h| &h.claim);
-        // Who was passed over is not any more once it is heard of.
-        let deaf = state.queue.iter().filter(|w| w.unreachable).map(|w| &w.claim);
+        // A waiter that was passed over is not any more once it is heard of.
+        let unreachable = state.queue.iter().filter(|w| w.unreachable).map(|w| &w.claim);
         if let Some(sink) = self.sink.get() {
-            let ours = called.chain(deaf).filter(|c| c.via == self.session);
+            let ours = called.chain(unreachable).filter(|c| c.via == self.session);
             ours.for_each(|c| sink(Wake::Turn(c.req)));
         }
         let delay = Some(state.delay_until).filter(|until| *until > now);
@@ -351,15 +343,8 @@ impl<R: Rows> CasWorker<R> {
     /// Tells those of this process; others find out by looking.
     fn tell(&self, lock: &FullName, effects: Effects) {
         let Some(sink) = self.sink.get() else { return };
-        let ours = |(req, via): (_, String)| (via == self.session).then_some(req);
-        let key = |req| Key { lock: lock.clone(), req };
-        effects.turns.into_iter().filter_map(ours).for_each(|req| sink(Wake::Turn(req)));
-        for req in effects.contended.into_iter().filter_map(ours) {
-            sink(Wake::Event(Event::Contended(key(req))));
-        }
-        for req in effects.revoked.into_iter().filter_map(ours) {
-            sink(Wake::Event(Event::Lost(key(req), LossReason::Revoked)));
-        }
+        let ours = wakes(lock, effects).filter(|(via, _)| *via == self.session);
+        ours.for_each(|(_, wake)| sink(wake));
     }
 }
 
@@ -372,24 +357,15 @@ struct Played {
     replies: Vec<Reply>,
     effects: Vec<Effects>,
     state: LockState,
-    /// `None` when nothing changed.
-    write: Option<Write>,
 }
 
-/// A lock's moves whose write is under way.
-struct Unsure {
-    moves: Vec<Pending>,
-    replies: Vec<Reply>,
-    effects: Vec<Effects>,
-    state: LockState,
-}
-
+/// Also what is to be written; nothing when nothing changed.
 fn play(
     lock: &FullName,
     row: Option<Row>,
-    moves: &mut [Pending],
+    moves: &[Pending],
     now: Micros,
-) -> Result<Played, Error> {
+) -> Result<(Played, Option<Write>), Error> {
     let mut state = match &row {
         Some(row) => decode(&row.text, lock)?,
         None => LockState::default(),
@@ -397,24 +373,25 @@ fn play(
     let before = state.clone();
     let (mut replies, mut effects) = (Vec::new(), Vec::new());
     for p in moves {
-        let step = state.step(&p.op, Now { lease: now, wall: now }, &rules());
+        let step = state.step(&p.op, Now { lease: now, wall: now }, &Rules::default());
         replies.push(step.reply);
         effects.push(step.effects);
     }
     if state == before {
-        return Ok(Played { replies, effects, state, write: None });
+        return Ok((Played { replies, effects, state }, None));
     }
-    let text = serde_json::to_string(&state)
-        .map_err(|e| Error::new(Kind::Store, "a state cannot be written").because(e))?;
-    let idle_from = idle_from(&state);
-    let write = Write { lock: lock.clone(), was: row.map(|r| r.version), text, idle_from };
-    Ok(Played { replies, effects, state, write: Some(write) })
+    let text = serde_json::to_string(&state).map_err(|e| {
+        Error::new(Kind::Store, "the state of this lock could not be encoded").because(e)
+    })?;
+    let (was, idle_from) = (row.map(|r| r.version), idle_from(&state));
+    let write = Write { lock: lock.clone(), was, text, idle_from };
+    Ok((Played { replies, effects, state }, Some(write)))
 }
 
 /// A row's text as a state.
 pub(crate) fn decode(text: &str, lock: &FullName) -> Result<LockState, Error> {
     serde_json::from_str(text).map_err(|e| {
-        Error::new(Kind::Layout, "the row of this lock makes no sense")
+        Error::new(Kind::Layout, "the row of this lock could not be decoded")
             .with_hint(
                 "a newer version may have written it; or delete the row once nobody holds it",
             )
@@ -431,7 +408,7 @@ fn idle_from(state: &LockState) -> Micros {
     };
     let holds = state.holds.iter().map(hold);
     let queue = state.queue.iter().map(|w| w.deadline);
-    let spent = state.tombstones.iter().map(|s| s.until);
-    let all = holds.chain(queue).chain(spent).chain([state.delay_until, Micros(state.hi)]);
+    let tombstones = state.tombstones.iter().map(|s| s.until);
+    let all = holds.chain(queue).chain(tombstones).chain([state.delay_until, Micros(state.hi)]);
     all.max().unwrap_or_default()
 }

@@ -6,14 +6,14 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::{BootInstant, Clock, FullName};
+use distlock_core::{BootInstant, Clock, FullName, Mutex};
 
 use crate::connection_worker::{ConnectionWorker, Opens, Spare};
 
-/// Another connection is used when so many calls wait for one.
+/// Another connection is used when this many calls wait for one.
 const LONG: usize = 4;
 /// After this long without a queue one connection is enough again.
 const QUIET: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ struct Used {
 }
 
 impl<O: Opens> ConnectionGroup<O> {
-    /// A group of at most so many; connections are made when they are first needed. Every call ends
+    /// A group of at most this many; connections are made when they are first needed. Every call ends
     /// within `bound`.
     pub fn new(opens: Arc<O>, clock: Clock, bound: Duration, most: usize) -> Self {
         let spare = Arc::<Spare>::default();
@@ -61,7 +61,7 @@ impl<O: Opens> ConnectionGroup<O> {
     /// The one for calls about a lock.
     pub fn of(&self, lock: &FullName) -> &ConnectionWorker<O> {
         let now = self.clock.now();
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.used.lock();
         if used.workers > 1 && now.since(used.pressed.0) > QUIET
             || self.spare.refused().is_some_and(|at| now.since(at) < REFUSED)
         {

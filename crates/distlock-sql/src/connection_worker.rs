@@ -5,13 +5,12 @@
 //! tasks on the library's own thread; a caller sends what it wants done and waits for the answer.
 //! If it goes away, what was sent is finished all the same, and what was not is never sent.
 
-use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::{BootInstant, Clock, Error, Kind, engine};
+use distlock_core::{BootInstant, Clock, Error, Kind, Mutex, engine};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
@@ -63,7 +62,7 @@ impl Trouble {
 
 /// The way to one connection, or to a few that share the work.
 pub struct ConnectionWorker<O: Opens> {
-    jobs: Mutex<Option<UnboundedSender<Boxed<O::Conn>>>>,
+    jobs: Mutex<Option<UnboundedSender<Job<O::Conn>>>>,
     ended: AsyncMutex<UnboundedReceiver<()>>,
     load: Arc<Load>,
     clock: Clock,
@@ -92,7 +91,7 @@ impl Spare {
 
 /// How an extra connection differs: what it cannot serve goes to the first, and it closes when idle.
 struct Extra<C> {
-    first: UnboundedSender<Boxed<C>>,
+    first: UnboundedSender<Job<C>>,
     load: Arc<Load>,
     spare: Arc<Spare>,
 }
@@ -101,47 +100,44 @@ impl<O: Opens> ConnectionWorker<O> {
     /// Starts the tasks behind it; connections are made when they are first needed. Every call ends
     /// within `bound`.
     pub fn new(opens: Arc<O>, clock: Clock, bound: Duration, connections: usize) -> Self {
+        Self::start(opens, clock, bound, connections.max(1), None)
+    }
+
+    /// One more connection beside this one, which does what the other cannot.
+    pub(crate) fn extra(&self, opens: Arc<O>, spare: Arc<Spare>) -> Self {
+        let first = self.jobs.lock().clone();
+        let extra = first.map(|first| Extra { first, load: Arc::clone(&self.load), spare });
+        Self::start(opens, self.clock.clone(), self.bound, 1, extra)
+    }
+
+    /// With a part in the work of another: then it has one connection.
+    fn start(
+        opens: Arc<O>,
+        clock: Clock,
+        bound: Duration,
+        connections: usize,
+        mut extra: Option<Extra<O::Conn>>,
+    ) -> Self {
         let (tx, rx) = unbounded_channel();
         let (end, ended) = unbounded_channel();
         let rx = Arc::new(AsyncMutex::new(rx));
         let (refused, load) = (Arc::default(), Arc::<Load>::default());
-        for _ in 0..connections.max(1) {
+        for _ in 0..connections {
             let worker = Worker {
-                jobs: rx.clone(),
-                opens: opens.clone(),
+                jobs: Arc::clone(&rx),
+                opens: Arc::clone(&opens),
                 clock: clock.clone(),
+                bound,
                 refused: Arc::clone(&refused),
                 conn: None,
                 load: Arc::clone(&load),
-                extra: None,
+                extra: extra.take(),
                 _end: end.clone(),
             };
             engine::spawn(worker.work());
         }
         let (jobs, ended) = (Mutex::new(Some(tx)), AsyncMutex::new(ended));
         Self { jobs, ended, load, clock, bound }
-    }
-
-    /// One more connection beside this one, which does what the other cannot.
-    pub(crate) fn extra(&self, opens: Arc<O>, spare: Arc<Spare>) -> Self {
-        let (tx, rx) = unbounded_channel();
-        let (end, ended) = unbounded_channel();
-        let load = Arc::<Load>::default();
-        let first = lock(&self.jobs).clone();
-        let extra = first.map(|first| Extra { first, load: Arc::clone(&self.load), spare });
-        let worker = Worker {
-            jobs: Arc::new(AsyncMutex::new(rx)),
-            opens,
-            clock: self.clock.clone(),
-            refused: Arc::default(),
-            conn: None,
-            load: Arc::clone(&load),
-            extra,
-            _end: end,
-        };
-        engine::spawn(worker.work());
-        let (jobs, ended) = (Mutex::new(Some(tx)), AsyncMutex::new(ended));
-        Self { jobs, ended, load, clock: self.clock.clone(), bound: self.bound }
     }
 
     /// How many calls wait to be taken up.
@@ -220,14 +216,11 @@ impl<O: Opens> ConnectionWorker<O> {
     {
         let (answer, reply) = oneshot::channel();
         let until = self.clock.now().plus(self.bound);
-        let call = Call { work, answer, result: None, until, bound: self.bound, repeat };
-        let sent = match &*lock(&self.jobs) {
-            Some(jobs) => {
-                self.load.waiting.fetch_add(1, Ordering::Relaxed);
-                jobs.send(Box::new(call)).is_ok()
-            }
-            None => false,
-        };
+        let job = Job { until, repeat, call: Box::new(Call { work, answer, result: None }) };
+        let sent = self.jobs.lock().as_ref().is_some_and(|jobs| {
+            self.load.waiting.fetch_add(1, Ordering::Relaxed);
+            jobs.send(job).is_ok()
+        });
         async move {
             if !sent {
                 return Err(closed());
@@ -238,15 +231,11 @@ impl<O: Opens> ConnectionWorker<O> {
 
     /// Ends what is under way and closes the connections.
     pub async fn close(&self) {
-        drop(lock(&self.jobs).take());
+        drop(self.jobs.lock().take());
         let mut ended = self.ended.lock().await;
         // Nothing is ever sent there: it ends when the last worker does.
         let _ = self.clock.timeout(self.bound + FAREWELL, ended.recv()).await;
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn closed() -> Error {
@@ -254,9 +243,7 @@ fn closed() -> Error {
 }
 
 fn late(bound: Duration) -> Error {
-    Error::new(Kind::Unreachable, format!("no answer within {bound:?}")).with_hint(
-        "see whether the database runs and can be reached; the same call may be repeated",
-    )
+    Error::unanswered(bound).not_applied()
 }
 
 /// Whether a job is sent again when the connection broke under it.
@@ -267,31 +254,30 @@ enum Repeat {
     Telling(Box<dyn Fn() + Send>),
 }
 
-/// Something to be done, whatever its answer's type is.
-trait Job<C>: Send {
-    /// Whether anybody waits for it.
+/// Something to be done.
+struct Job<C> {
+    until: BootInstant,
+    repeat: Repeat,
+    call: Box<dyn AnyCall<C>>,
+}
+
+/// A call, whatever its answer's type is.
+trait AnyCall<C>: Send {
+    /// Whether anybody waits for its answer.
     fn is_wanted(&self) -> bool;
-    fn until(&self) -> BootInstant;
-    fn bound(&self) -> Duration;
-    fn repeat(&self) -> &Repeat;
     /// Does it; says whether the connection broke.
     fn run<'c>(&'c mut self, conn: &'c mut C) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
-    /// Tells what came out.
-    fn tell(self: Box<Self>);
-    /// Tells that nothing did.
-    fn fail(self: Box<Self>, error: Error);
+    /// Answers what came out; or this error, when nothing did.
+    fn answer(self: Box<Self>, error: Option<Error>);
 }
 
 struct Call<T, F> {
     work: F,
     answer: oneshot::Sender<Result<T, Error>>,
     result: Option<Result<T, Error>>,
-    until: BootInstant,
-    bound: Duration,
-    repeat: Repeat,
 }
 
-impl<C, T, F> Job<C> for Call<T, F>
+impl<C, T, F> AnyCall<C> for Call<T, F>
 where
     C: Send,
     T: Send,
@@ -301,52 +287,31 @@ where
         !self.answer.is_closed()
     }
 
-    fn until(&self) -> BootInstant {
-        self.until
-    }
-
-    fn bound(&self) -> Duration {
-        self.bound
-    }
-
-    fn repeat(&self) -> &Repeat {
-        &self.repeat
-    }
-
     fn run<'c>(&'c mut self, conn: &'c mut C) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>> {
         let work = (self.work)(conn);
         let result = &mut self.result;
         Box::pin(async move {
-            match work.await {
-                Ok(value) => *result = Some(Ok(value)),
-                Err(Trouble { error, broken }) => {
-                    *result = Some(Err(error));
-                    return broken;
-                }
-            }
-            false
+            let done = work.await;
+            let broken = done.as_ref().is_err_and(|trouble| trouble.broken);
+            *result = Some(done.map_err(|trouble| trouble.error));
+            broken
         })
     }
 
-    fn tell(self: Box<Self>) {
-        let result = self.result.unwrap_or_else(|| Err(closed().unknown()));
-        let _ = self.answer.send(result);
-    }
-
-    fn fail(self: Box<Self>, error: Error) {
-        let _ = self.answer.send(Err(error));
+    fn answer(self: Box<Self>, error: Option<Error>) {
+        let result = error.map(Err).or(self.result);
+        let _ = self.answer.send(result.unwrap_or_else(|| Err(closed().unknown())));
     }
 }
 
 /// When and why there was last no connection to be had.
 type Refused = Arc<Mutex<Option<(BootInstant, Error)>>>;
-type Jobs<C> = Arc<AsyncMutex<UnboundedReceiver<Boxed<C>>>>;
-type Boxed<C> = Box<dyn Job<C>>;
 
 struct Worker<O: Opens> {
-    jobs: Jobs<O::Conn>,
+    jobs: Arc<AsyncMutex<UnboundedReceiver<Job<O::Conn>>>>,
     opens: Arc<O>,
     clock: Clock,
+    bound: Duration,
     refused: Refused,
     conn: Option<O::Conn>,
     load: Arc<Load>,
@@ -360,7 +325,7 @@ impl<O: Opens> Worker<O> {
         loop {
             let Some(job) = self.next().await else { break };
             self.load.waiting.fetch_sub(1, Ordering::Relaxed);
-            if job.is_wanted() {
+            if job.call.is_wanted() {
                 self.serve(job).await;
             }
         }
@@ -368,7 +333,7 @@ impl<O: Opens> Worker<O> {
     }
 
     /// The next call. An extra connection that none comes for is closed.
-    async fn next(&mut self) -> Option<Boxed<O::Conn>> {
+    async fn next(&mut self) -> Option<Job<O::Conn>> {
         let jobs = Arc::clone(&self.jobs);
         let mut jobs = jobs.lock().await;
         if self.extra.is_some() && self.conn.is_some() {
@@ -386,9 +351,9 @@ impl<O: Opens> Worker<O> {
         }
     }
 
-    async fn serve(&mut self, mut job: Boxed<O::Conn>) {
-        let (until, clock) = (job.until(), self.clock.clone());
-        let (bound, once) = (job.bound(), matches!(job.repeat(), Repeat::Never));
+    async fn serve(&mut self, mut job: Job<O::Conn>) {
+        let (until, bound, clock) = (job.until, self.bound, self.clock.clone());
+        let once = matches!(job.repeat, Repeat::Never);
         if once {
             self.conn = None;
         }
@@ -399,11 +364,11 @@ impl<O: Opens> Worker<O> {
             // connection, whose answer nobody would read.
             let conn = match until.since(clock.now()) {
                 Duration::ZERO => Err(late(bound)),
-                _ => self.connected(until, bound).await,
+                _ => self.connected(until).await,
             };
             let left = until.since(clock.now());
             let conn = match conn {
-                Ok(_) if left.is_zero() => return job.fail(told(late(bound), sent)),
+                Ok(_) if left.is_zero() => return job.call.answer(Some(told(late(bound), sent))),
                 Ok(conn) => conn,
                 Err(e) => match &self.extra {
                     // No more connections for us: the first one does it.
@@ -412,46 +377,42 @@ impl<O: Opens> Worker<O> {
                         extra.load.waiting.fetch_add(1, Ordering::Relaxed);
                         return drop(extra.first.send(job));
                     }
-                    _ => return job.fail(told(e, sent)),
+                    _ => return job.call.answer(Some(told(e, sent))),
                 },
             };
-            if sent && let Repeat::Telling(again) = job.repeat() {
+            if sent && let Repeat::Telling(again) = &job.repeat {
                 again();
             }
             sent = true;
-            match clock.timeout(left, job.run(conn)).await {
-                Some(false) => return job.tell(),
+            match clock.timeout(left, job.call.run(conn)).await {
+                Some(false) => return job.call.answer(None),
                 Some(true) => {
                     self.conn = None;
                     if last {
-                        return job.tell();
+                        return job.call.answer(None);
                     }
                 }
                 None => {
                     // Its answer would be taken for that of the next statement.
                     self.conn = None;
-                    return job.fail(late(bound).unknown());
+                    return job.call.answer(Some(Error::unanswered(bound)));
                 }
             }
         }
     }
 
-    async fn connected(
-        &mut self,
-        until: BootInstant,
-        bound: Duration,
-    ) -> Result<&mut O::Conn, Error> {
+    async fn connected(&mut self, until: BootInstant) -> Result<&mut O::Conn, Error> {
         // Not `if let`: the borrow would last for the whole function.
         if self.conn.is_none() {
-            if let Some((at, error)) = &*lock(&self.refused)
+            if let Some((at, error)) = &*self.refused.lock()
                 && self.clock.now().since(*at) < PAUSE
             {
                 return Err(error.clone());
             }
             let left = until.since(self.clock.now());
             let opened = self.clock.timeout(left, self.opens.open()).await;
-            let opened = opened.unwrap_or_else(|| Err(late(bound)));
-            *lock(&self.refused) = match &opened {
+            let opened = opened.unwrap_or_else(|| Err(late(self.bound)));
+            *self.refused.lock() = match &opened {
                 Ok(_) => None,
                 Err(e) => Some((self.clock.now(), e.clone())),
             };

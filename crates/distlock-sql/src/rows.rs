@@ -1,9 +1,6 @@
 //! What the version algorithm needs of a table.
 
-use std::future::Future;
-
-use distlock_core::state::Micros;
-use distlock_core::{Capability, Clock, Error, FullName, Name, Namespace};
+use distlock_core::{Error, FullName, Micros, Name, Namespace};
 
 /// A lock's row: its whole state, and a number that changes with every write.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,15 +46,6 @@ pub struct Page {
 /// * Time is the database's, read with the rows, not before them; it counts from 1970.
 /// * A call may be delivered twice. Each is bounded in time.
 pub trait Rows: Send + Sync + 'static {
-    /// What the store promises.
-    fn capability(&self) -> &Capability;
-
-    /// Which very store this is, fit to print.
-    fn site(&self) -> &str;
-
-    /// The clock deadlines are counted on.
-    fn clock(&self) -> &Clock;
-
     /// The rows of some locks, in the same order, and what time it is.
     fn read(
         &self,

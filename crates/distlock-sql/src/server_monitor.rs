@@ -8,12 +8,10 @@
 //! everything is looked at again whenever a connection does not come about, and once when it has: a
 //! server lets nobody in before all sessions that it was ending are gone.
 
-use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::Duration;
 
-use distlock_core::lease::{EventSink, Wake};
-use distlock_core::{Clock, engine};
+use distlock_core::{Clock, EventSink, Wake, engine};
 use tokio::sync::{Notify, watch};
 
 use crate::connection_worker::{Opens, Trouble};
@@ -25,7 +23,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 
 /// Connections that can wait inside a statement.
 pub trait Dozes: Opens {
-    /// Waits on the other side for about so long.
+    /// Waits on the other side for about this long.
     fn doze(
         &self,
         conn: &mut Self::Conn,
@@ -36,48 +34,41 @@ pub trait Dozes: Opens {
 /// Where it is with the monitor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// It does not watch just now, and tried to so many times.
+    /// It does not watch just now, and has tried this many times.
     Away(u64),
     Watches,
     Closed,
 }
 
 /// Tells when the server goes. Dropping it ends it.
-pub struct ServerMonitor {
+pub struct ServerMonitor<O: Dozes>(Arc<Monitor<O>>);
+
+struct Monitor<O> {
+    opens: Arc<O>,
     state: watch::Sender<State>,
-    sink: Arc<OnceLock<EventSink>>,
+    sink: OnceLock<EventSink>,
     clock: Clock,
     bound: Duration,
-    /// Rung when it is needed at once.
-    needed: Arc<Notify>,
-    start: OnceLock<()>,
-    work: Box<dyn Fn() + Send + Sync>,
+    /// Notified when it is needed at once.
+    needed: Notify,
+    started: Once,
 }
 
-impl ServerMonitor {
-    /// How long it waits in one statement: no longer than this is a server noticed that fell silent
-    /// without a word, and the end of the client by the server.
-    pub const NAP: Duration = Duration::from_secs(20);
+/// How long it waits in one statement: no longer than this is a server noticed that fell silent
+/// without a word, and the end of the client by the server.
+const NAP: Duration = Duration::from_secs(20);
 
+impl<O: Dozes> ServerMonitor<O> {
     /// One that connects when it is first needed.
-    pub fn new<O: Dozes>(opens: Arc<O>, clock: Clock, bound: Duration) -> Self {
-        let (state, sink) = (watch::Sender::new(State::Away(0)), Arc::new(OnceLock::new()));
-        let needed = Arc::new(Notify::new());
-        let watch = Watch {
-            opens,
-            sink: Arc::clone(&sink),
-            needed: Arc::clone(&needed),
-            clock: clock.clone(),
-            bound,
-        };
-        let told = state.clone();
-        let work = Box::new(move || engine::spawn(watch.clone().work(told.clone())));
-        Self { state, sink, clock, bound, needed, start: OnceLock::new(), work }
+    pub fn new(opens: Arc<O>, clock: Clock, bound: Duration) -> Self {
+        let (state, sink) = (watch::Sender::new(State::Away(0)), OnceLock::new());
+        let (needed, started) = (Notify::new(), Once::new());
+        Self(Arc::new(Monitor { opens, state, sink, clock, bound, needed, started }))
     }
 
     /// Where it tells of an end: [`Wake::Everybody`].
     pub fn listen(&self, sink: EventSink) {
-        let _ = self.sink.set(sink);
+        let _ = self.0.sink.set(sink);
     }
 
     /// Waits until it watches, or failed to: a server that has no connection left for it is used
@@ -86,68 +77,46 @@ impl ServerMonitor {
     /// # Cancel safety
     /// May be dropped at any time.
     pub async fn watches(&self) {
-        self.start.get_or_init(|| (self.work)());
-        let mut state = self.state.subscribe();
+        let monitor = &self.0;
+        monitor.started.call_once(|| engine::spawn(Arc::clone(monitor).work()));
+        let mut state = monitor.state.subscribe();
         let State::Away(tried) = *state.borrow_and_update() else { return };
-        self.needed.notify_one();
+        monitor.needed.notify_one();
         let there = state.wait_for(|state| !matches!(state, State::Away(n) if *n == tried));
-        let _ = self.clock.timeout(self.bound, there).await;
+        let _ = monitor.clock.timeout(monitor.bound, there).await;
     }
 
     /// Ends it.
     pub fn close(&self) {
-        self.state.send_replace(State::Closed);
+        self.0.state.send_replace(State::Closed);
     }
 }
 
-impl Drop for ServerMonitor {
+impl<O: Dozes> Drop for ServerMonitor<O> {
     /// Takes effect at once.
     fn drop(&mut self) {
         self.close();
     }
 }
 
-struct Watch<O> {
-    opens: Arc<O>,
-    sink: Arc<OnceLock<EventSink>>,
-    needed: Arc<Notify>,
-    clock: Clock,
-    bound: Duration,
-}
-
-impl<O> Clone for Watch<O> {
-    fn clone(&self) -> Self {
-        Self {
-            opens: Arc::clone(&self.opens),
-            sink: Arc::clone(&self.sink),
-            needed: Arc::clone(&self.needed),
-            clock: self.clock.clone(),
-            bound: self.bound,
+impl<O: Dozes> Monitor<O> {
+    async fn work(self: Arc<Self>) {
+        let mut closed = self.state.subscribe();
+        tokio::select! {
+            _ = closed.wait_for(|state| *state == State::Closed) => {}
+            () = self.serve() => {}
         }
     }
-}
 
-/// What was closed stays closed.
-fn turn(state: &watch::Sender<State>, to: impl FnOnce(State) -> State) {
-    state.send_if_modified(|now| {
-        let open = *now != State::Closed;
-        if open {
-            *now = to(*now);
-        }
-        open
-    });
-}
-
-impl<O: Dozes> Watch<O> {
-    async fn work(self, state: watch::Sender<State>) {
-        let mut closed = state.subscribe();
-        let over = async move {
-            let _ = closed.wait_for(|state| *state == State::Closed).await;
-        };
-        tokio::select! {
-            () = over => {}
-            () = self.serve(&state) => {}
-        }
+    /// Goes over to another state; a closed monitor stays closed.
+    fn turn(&self, to: impl FnOnce(State) -> State) {
+        self.state.send_if_modified(|now| {
+            let open = *now != State::Closed;
+            if open {
+                *now = to(*now);
+            }
+            open
+        });
     }
 
     /// Has everything looked at that is held.
@@ -157,26 +126,26 @@ impl<O: Dozes> Watch<O> {
         }
     }
 
-    async fn serve(&self, state: &watch::Sender<State>) {
+    async fn serve(&self) {
         let mut pause = PAUSE.0;
         let mut first = true;
         loop {
             match self.clock.timeout(self.bound, self.opens.open()).await {
                 Some(Ok(conn)) => {
                     pause = PAUSE.0;
-                    turn(state, |_| State::Watches);
+                    self.turn(|_| State::Watches);
                     if !std::mem::replace(&mut first, false) {
                         self.tell();
                     }
                     self.watch(conn).await;
-                    turn(state, |_| State::Away(0));
+                    self.turn(|_| State::Away(0));
                     tracing::debug!("the connection that watches the server has ended");
                     self.tell();
                 }
                 failed => {
                     let e = failed.and_then(Result::err);
                     tracing::debug!(error = ?e, "nobody watches for the end of the server");
-                    turn(state, |now| match now {
+                    self.turn(|now| match now {
                         State::Away(n) => State::Away(n + 1),
                         other => other,
                     });
@@ -195,8 +164,8 @@ impl<O: Dozes> Watch<O> {
     /// Until the connection ends.
     async fn watch(&self, mut conn: O::Conn) {
         loop {
-            let nap = self.opens.doze(&mut conn, ServerMonitor::NAP);
-            match self.clock.timeout(ServerMonitor::NAP + GRACE, nap).await {
+            let nap = self.opens.doze(&mut conn, NAP);
+            match self.clock.timeout(NAP + GRACE, nap).await {
                 Some(Ok(())) => {}
                 // Woken by somebody; one that was ended says so when it is asked again.
                 Some(Err(Trouble { broken: false, .. })) => self.clock.sleep(PAUSE.0).await,
@@ -293,9 +262,9 @@ mod tests {
         let bound = Duration::from_millis(20);
         let monitor = ServerMonitor::new(Arc::clone(&server), Clock::system(), bound);
         monitor.watches().await;
-        assert!(matches!(*monitor.state.borrow(), State::Away(_)));
+        assert!(matches!(*monitor.0.state.borrow(), State::Away(_)));
         *server.refuses.lock().unwrap() = false;
-        let mut state = monitor.state.subscribe();
+        let mut state = monitor.0.state.subscribe();
         state.wait_for(|s| *s == State::Watches).await.unwrap();
     }
 }

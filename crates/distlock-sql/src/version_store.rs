@@ -1,12 +1,12 @@
-//! The version algorithm as a store: every batch of moves becomes a call to the desk.
+//! The version algorithm as a store: every batch of moves becomes a call to the worker.
 
 use std::sync::{Arc, OnceLock};
 
-use distlock_core::backend::{Force, Forced};
-use distlock_core::info::{LockInfo, Query};
-use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies};
-use distlock_core::state::{Op, Reply};
-use distlock_core::{Capability, Clock, Error, FullName, Kind, Token, engine};
+use distlock_core::lease::only;
+use distlock_core::{
+    Capability, Class, Clock, Error, EventSink, Force, Forced, FullName, Kind, LeaseStore,
+    LockInfo, Move, Op, Query, Replies, StoreInfo, Token, engine,
+};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -15,46 +15,65 @@ use crate::rows::{Page, Rows};
 
 /// Locks that are one row each, changed by compare-and-set on a version number.
 ///
-/// The whole state of a lock, its line included, is in its row;
+/// The whole state of a lock, its queue included, is in its row;
 /// [`LockState::step`](distlock_core::state::LockState::step) runs here, between a read and a write
 /// that happens only if nobody wrote in between. It asks nothing of a database but a conditional
 /// update of one row, and pays for that with lost races under contention.
 pub struct Versioned<R: Rows> {
+    capability: Capability,
+    site: String,
+    clock: Clock,
     rows: Arc<R>,
-    desk: UnboundedSender<Call>,
+    worker: UnboundedSender<Call>,
     session: String,
     sink: Arc<OnceLock<EventSink>>,
 }
 
 impl<R: Rows> Versioned<R> {
-    /// Starts it on a table.
+    /// Starts it on a table of the store `site`, which promises this.
     ///
     /// # Errors
     /// When the operating system gives no random bytes.
-    pub fn new(rows: R) -> Result<Self, Error> {
+    pub fn new(rows: R, site: String, capability: Capability) -> Result<Self, Error> {
         let random = getrandom::u64().map_err(|e| {
             Error::new(Kind::Store, "the operating system gives no random bytes").because(e)
         })?;
         let session = format!("{random:016x}");
-        let (desk, calls) = unbounded_channel();
-        let (rows, sink) = (Arc::new(rows), Arc::default());
-        engine::spawn(
-            CasWorker::new(Arc::clone(&rows), calls, session.clone(), Arc::clone(&sink)).work(),
-        );
-        Ok(Self { rows, desk, session, sink })
+        let (worker, calls) = unbounded_channel();
+        let (rows, sink, clock) = (Arc::new(rows), Arc::default(), Clock::system());
+        let (same, told) = (Arc::clone(&rows), Arc::clone(&sink));
+        let cas = CasWorker::new(same, clock.clone(), calls, session.clone(), told);
+        engine::spawn(cas.work());
+        Ok(Self { capability, site, clock, rows, worker, session, sink })
     }
 
     async fn ask(&self, moves: Vec<(FullName, Op)>) -> Replies {
         let n = moves.len();
         let closed = || Error::new(Kind::Closed, "the store was closed").with_hint("open it again");
         let (answer, reply) = oneshot::channel();
-        if self.desk.send(Call { moves, answer }).is_err() {
+        if self.worker.send(Call { moves, answer }).is_err() {
             return vec![Err(closed()); n];
         }
         reply.await.unwrap_or_else(|_| vec![Err(closed().unknown()); n])
     }
+}
 
-    async fn look(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
+impl<R: Rows> LeaseStore for Versioned<R> {
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: &self.capability, site: &self.site, clock: &self.clock }
+    }
+
+    /// The worker polls for all waiters.
+    fn pushes(&self) -> bool {
+        true
+    }
+
+    /// One worker for both classes: it takes what has come in and writes it together.
+    async fn play(&self, _: Class, moves: Vec<Move>) -> Replies {
+        self.ask(moves.into_iter().map(|one| one.into_op(&self.session)).collect()).await
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
         let (space, prefix, after, limit) = match query {
             Query::Name(lock) => {
                 let (rows, now) = self.rows.read(vec![lock.clone()]).await?;
@@ -84,34 +103,6 @@ impl<R: Rows> Versioned<R> {
         found.truncate(limit);
         Ok(found)
     }
-}
-
-impl<R: Rows> LeaseStore for Versioned<R> {
-    fn capability(&self) -> &Capability {
-        self.rows.capability()
-    }
-
-    fn site(&self) -> &str {
-        self.rows.site()
-    }
-
-    fn clock(&self) -> &Clock {
-        self.rows.clock()
-    }
-
-    /// The desk looks for all who wait.
-    fn pushes(&self) -> bool {
-        true
-    }
-
-    /// One desk for both classes: it takes what has come in and writes it together.
-    async fn play(&self, _: Class, moves: Vec<Move>) -> Replies {
-        self.ask(moves.into_iter().map(|one| one.into_op(&self.session)).collect()).await
-    }
-
-    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        self.look(query).await.map_err(|e| e.during("inspect").store(self.site()))
-    }
 
     async fn force(
         &self,
@@ -119,9 +110,7 @@ impl<R: Rows> LeaseStore for Versioned<R> {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        let reply = self.ask(vec![(lock.clone(), Op::Force { token, how })]).await.pop();
-        let reply = reply.unwrap_or_else(|| Err(Error::new(Kind::Store, "no answer").unknown()));
-        reply.and_then(Reply::forced).map_err(|e| e.during("force").lock(lock).store(self.site()))
+        only(self.ask(vec![(lock.clone(), Op::Force { token, how })]).await)?.forced()
     }
 
     fn listen(&self, sink: EventSink) {

@@ -44,8 +44,7 @@ mod faults;
 
 use std::sync::Arc;
 
-use distlock_core::backend::{Backend, Force, Forced};
-use distlock_core::capability::Capability;
+use distlock_core::backend::{Backend, Force, Forced, StoreInfo};
 use distlock_core::info::{LockInfo, Query};
 use distlock_core::lease::{Class, EventSink, LeaseStore, Move, Replies};
 use distlock_core::lease_driver::LeaseDriver;
@@ -117,16 +116,8 @@ impl Store for Faulty {
 }
 
 impl LeaseStore for Faulty {
-    fn capability(&self) -> &Capability {
-        self.memory.capability()
-    }
-
-    fn site(&self) -> &str {
-        self.memory.site()
-    }
-
-    fn clock(&self) -> &Clock {
-        self.memory.clock()
+    fn info(&self) -> StoreInfo<'_> {
+        self.memory.info()
     }
 
     async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {

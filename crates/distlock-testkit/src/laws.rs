@@ -11,6 +11,7 @@ pub mod crowd;
 pub mod ending;
 pub mod faults;
 pub mod fence;
+pub mod handover;
 pub mod line;
 pub mod loss;
 pub mod modes;
@@ -92,6 +93,17 @@ fn one_process() -> Vec<Law> {
         law!(ending::s15_a_release_that_is_not_awaited_is_still_sent),
         law!(ending::a_leaving_client_delays_nobody),
         law!(ending::close_gives_everything_back),
+        law!(handover::a_crowd_hands_over_in_order_with_rising_tokens)
+            .when(|t| t.capability.handover),
+        law!(handover::a_crowd_here_keeps_nobody_elsewhere_waiting).when(|t| t.capability.handover),
+        law!(handover::an_offer_that_nobody_polls_passes_on).when(|t| t.capability.handover),
+        law!(handover::a_lost_lease_is_handed_to_nobody)
+            .when(|t| t.capability.handover && t.capability.force),
+        law!(handover::a_token_of_an_earlier_holder_takes_the_lease_away)
+            .when(|t| t.capability.handover && t.capability.force),
+        law!(handover::closing_in_a_crowd_leaves_nothing).when(|t| t.capability.handover),
+        law!(handover::a_ticket_leaves_the_crowd)
+            .when(|t| t.capability.handover && t.capability.detach && t.line()),
         law!(modes::shared_holders_share_and_writers_do_not).when(|t| t.capability.shared),
         law!(modes::permits_are_counted).when(|t| t.capability.permits),
         law!(modes::an_unserved_mode_is_refused)

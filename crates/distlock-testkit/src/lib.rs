@@ -6,6 +6,7 @@
 //! | [`laws`] | the laws every store must pass, plain async functions over a [`StoreUnderTest`] |
 //! | [`history`] | what many processes saw, and whether it can have been one lock |
 //! | [`faulty`] | a store for users' own tests that loses, stalls and steals on command |
+//! | [`doubles`] | stores in memory for tests of the drivers |
 //! | [`Resource`] | what a lock protects: it checks fencing tokens |
 //! | [`ProxiedRoute`] | a way to a store through proxies, for the laws of lost and late answers |
 //! | `differential` (a feature) | a store's translation of the specification against it |
@@ -23,6 +24,7 @@
 mod child;
 #[cfg(feature = "differential")]
 pub mod differential;
+pub mod doubles;
 mod ended;
 pub mod faulty;
 pub mod fellow;

@@ -85,6 +85,14 @@ impl StoreUnderTest {
         }
     }
 
+    /// A client whose waiters all stand in the queue of the store.
+    ///
+    /// # Panics
+    /// As [`StoreUnderTest::client`].
+    pub async fn strict(&self) -> Locks {
+        strict(&self.client().await)
+    }
+
     /// A way to the store through proxies of its own.
     pub(crate) async fn road(&self) -> ProxiedRoute {
         let make = self.suite().road.expect("listed only with this hook");
@@ -203,4 +211,10 @@ impl StoreUnderTest {
     pub fn expires(&self) -> bool {
         self.capability().expiry == Expiry::Ttl
     }
+}
+
+/// A client of the same store whose waiters all stand in the queue of the store.
+pub(crate) fn strict(locks: &Locks) -> Locks {
+    let options = Locks::options().strict_order().namespace(locks.namespace().as_str());
+    options.open(locks.backend().clone()).expect("sound options")
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use distlock_core::queue::{MemoryQueue, QueueStore};
+use distlock_core::queue::QueueStore;
 use distlock_core::{Clock, Locks};
+use distlock_testkit::doubles::MemoryQueue;
 use distlock_testkit::{Made, Suite, suite};
 
 /// By name: whoever names one meets the same lines.
@@ -19,7 +20,7 @@ fn line(name: &str) -> MemoryQueue {
 }
 
 fn store() -> Suite {
-    let capability = MemoryQueue::new("line", Clock::system()).capability().clone();
+    let capability = MemoryQueue::new("line", Clock::system()).info().capability.clone();
     Suite::in_process(
         capability,
         |dir| {

@@ -5,7 +5,8 @@ mod quorums;
 use std::time::Duration;
 
 use distlock_core::Clock;
-use distlock_core::quorum::{MemoryNode, NodeRules, QuorumNode};
+use distlock_core::quorum::{NodeRules, QuorumNode};
+use distlock_testkit::doubles::MemoryNode;
 use distlock_testkit::{Made, Suite, suite};
 
 fn node(i: usize) -> MemoryNode {
@@ -15,7 +16,7 @@ fn node(i: usize) -> MemoryNode {
 }
 
 fn store() -> Suite {
-    let capability = node(0).capability().clone();
+    let capability = node(0).info().capability.clone();
     Suite::in_process(
         capability,
         |dir| {

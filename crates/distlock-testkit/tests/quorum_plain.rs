@@ -3,7 +3,8 @@
 mod quorums;
 
 use distlock_core::Clock;
-use distlock_core::quorum::{MemoryNode, QuorumNode};
+use distlock_core::quorum::QuorumNode;
+use distlock_testkit::doubles::MemoryNode;
 use distlock_testkit::{Made, Suite, suite};
 
 fn node(i: usize) -> MemoryNode {
@@ -11,7 +12,7 @@ fn node(i: usize) -> MemoryNode {
 }
 
 fn store() -> Suite {
-    let capability = node(0).capability().clone();
+    let capability = node(0).info().capability.clone();
     Suite::in_process(
         capability,
         |dir| {

@@ -23,7 +23,7 @@
 pub use distlock_core::Store;
 #[doc(inline)]
 pub use distlock_core::backend::{
-    Ask, Attempt, Backend, Due, Event, Fut, Grant, Kept, Key, Watcher, deadline,
+    Ask, Attempt, Backend, Due, Event, Fut, Grant, Kept, Key, Lease, StoreInfo, Watcher, deadline,
 };
 #[doc(inline)]
 pub use distlock_core::info::Query;
@@ -52,7 +52,7 @@ pub use distlock_core::{BootInstant, Clock, ClockReading, Patience, TokenRange};
 pub mod queue {
     #[doc(inline)]
     pub use distlock_core::queue::{
-        Entry, Joined, Keeping, Lease, Line, Proven, QueueDriver, QueueStore, Spot, Turn, turn,
+        Entry, Joined, Keeping, Proven, QueueDriver, QueueStore, Snapshot, Spot, Turn, turn,
     };
 }
 
@@ -61,7 +61,7 @@ pub mod quorum {
     #[doc(inline)]
     pub use distlock_core::quorum::{
         Ballot, Bid, Commit, Committed, Generation, Heal, NodeDue, NodeHold, NodeKept, NodeOp,
-        NodePhase, NodeReply, NodeRules, NodeState, NodeStep, NodeTombstone, NodeWaiter, Place,
+        NodePhase, NodeReply, NodeRules, NodeState, NodeStep, NodeTombstone, NodeWaiter, Position,
         QuorumDriver, QuorumNode, Round, Vote, Who,
     };
 }
@@ -99,7 +99,7 @@ pub mod engine {
     pub use distlock_core::engine::{block_on, on_library_thread, spawn, thread, unblock};
 }
 
-/// The machine this process runs on: its boot id, its file systems, whom a directory can be
+/// The machine this process runs on: its boot id, its file systems, which users a directory can be
 /// trusted to.
 pub mod host {
     #[doc(inline)]

@@ -15,7 +15,7 @@ use crate::registry::{Entry, STORES};
 /// A client of the store at a URL.
 ///
 /// # Errors
-/// [`Kind::Usage`] for a URL that cannot be, [`Kind::Unsupported`] for a store that was not
+/// [`Kind::Usage`] for an invalid URL, [`Kind::Unsupported`] for a store that was not
 /// compiled in (the error names the feature), [`Kind::Refused`] for a store that promises less
 /// than `?require=` asks for, and whatever keeps the store from answering.
 ///
@@ -44,13 +44,13 @@ pub trait Connect: Sized {
     /// besides.
     ///
     /// # Errors
-    /// As [`connect`], and for an option that cannot be.
+    /// As [`connect`], and for an invalid option.
     fn connect(self, url: impl AsRef<str>) -> impl Future<Output = Result<Locks, Error>> + Send;
 
     /// Like [`connect_default`], with these options.
     ///
     /// # Errors
-    /// As [`connect_default`], and for an option that cannot be.
+    /// As [`connect_default`], and for an invalid option.
     fn connect_default(self) -> impl Future<Output = Result<Locks, Error>> + Send;
 
     /// A client that only looks ([`list`](Locks::list), [`show`](Locks::show)): of the store at a
@@ -112,7 +112,7 @@ fn from_environment() -> Result<Option<String>, Error> {
 }
 
 /// A variable, if it says something. One that is not text names a store, too, so it is not taken
-/// for none: the default store would exclude nobody of those who share the one that was meant.
+/// for none: locks in the default store would not exclude users of the store that was meant.
 fn var(name: &str) -> Result<Option<String>, Error> {
     match std::env::var(name) {
         Ok(text) => Ok(Some(text).filter(|v| !v.trim().is_empty())),
@@ -170,21 +170,13 @@ fn take_common(mut options: Options, url: &mut StoreUrl) -> Result<Options, Erro
 /// what the URL says of them: `?prefix=` for mysql, `?schema=` for postgres.
 ///
 /// # Errors
-/// [`Kind::Usage`] for a store that has no tables, or a name that cannot be;
+/// [`Kind::Usage`] for a store that has no tables, or an invalid name;
 /// [`Kind::Unsupported`] when it was not compiled in.
 #[allow(unused_variables)] // without a store that has tables
 pub fn schema(store: &str, name: Option<&str>) -> Result<String, Error> {
     match store {
         #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => {
-            let prefix = name.unwrap_or("distlock_");
-            let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-            if prefix.len() > 32 || !prefix.bytes().all(plain) {
-                return Err(Error::new(Kind::Usage, format!("invalid prefix {prefix:?}"))
-                    .with_hint("at most 32 letters, digits and underscores"));
-            }
-            Ok(distlock_mysql::schema(prefix))
-        }
+        "mysql" | "mariadb" => distlock_mysql::schema(name.unwrap_or("distlock_")),
         #[cfg(not(feature = "mysql"))]
         "mysql" | "mariadb" => Err(missing("mysql")),
         #[cfg(feature = "postgres")]
@@ -199,7 +191,7 @@ pub fn schema(store: &str, name: Option<&str>) -> Result<String, Error> {
 /// What every store of this build promises: the tables of stores in the docs are made from it.
 #[must_use]
 pub fn stores() -> Vec<Capability> {
-    STORES.iter().flat_map(Entry::promises).collect()
+    STORES.iter().flat_map(Entry::capabilities).collect()
 }
 
 #[cfg(test)]

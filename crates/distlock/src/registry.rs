@@ -3,13 +3,8 @@
 
 use std::sync::Arc;
 
-use distlock_core::backend::{Backend, Fut};
-use distlock_core::capability::Capability;
-use distlock_core::url::StoreUrl;
-use distlock_core::{Error, Kind};
-
-/// What every store's URL knows besides its own keys.
-pub(crate) const COMMON: [&str; 2] = ["namespace", "require"];
+use distlock_core::url::usage;
+use distlock_core::{Backend, Capability, Error, Fut, Kind, StoreUrl};
 
 /// A store that is being opened.
 type Opening = Fut<'static, Result<Arc<dyn Backend>, Error>>;
@@ -26,23 +21,30 @@ pub(crate) struct Entry {
     built: Option<Built>,
 }
 
+/// What the crate of a store exports.
 struct Built {
     /// What is not there is created.
     open: fn(StoreUrl) -> Opening,
     /// Nothing is created; `None` for a store in which opening creates nothing.
     look: Option<fn(StoreUrl) -> Looking>,
-    promises: fn() -> Vec<Capability>,
+    capabilities: fn() -> Vec<Capability>,
 }
 
-/// What a build with a feature has.
-macro_rules! built {
-    ($feature:literal, $store:ident, $look:expr) => {{
+/// The entry of a store in a crate of its own, which a build has with a feature.
+macro_rules! entry {
+    ($feature:literal, $store:ident $(:: $look:ident)?, $schemes:expr, $urls:expr) => {{
         #[cfg(feature = $feature)]
-        let built = Some(Built { open: $store::open, look: $look, promises: $store::promises });
+        let built = Some(Built {
+            open: |url| Box::pin($store::open(url)),
+            look: entry!(@look $($store $look)?),
+            capabilities: $store::capabilities,
+        });
         #[cfg(not(feature = $feature))]
         let built = None;
-        built
+        Entry { schemes: &$schemes, urls: &$urls, feature: $feature, built }
     }};
+    (@look) => { None };
+    (@look $store:ident $look:ident) => { Some(|url| Box::pin($store::$look(url))) };
 }
 
 pub(crate) static STORES: [Entry; 9] = [
@@ -50,22 +52,18 @@ pub(crate) static STORES: [Entry; 9] = [
         schemes: &["memory"],
         urls: &["memory:"],
         feature: "",
-        built: Some(Built { open: memory::open, look: None, promises: memory::promises }),
+        built: Some(Built {
+            open: |url| Box::pin(memory::open(url)),
+            look: None,
+            capabilities: memory::capabilities,
+        }),
     },
-    Entry {
-        schemes: &["sqlite"],
-        urls: &["sqlite:PATH"],
-        feature: "sqlite",
-        built: built!("sqlite", sqlite, Some(sqlite::look)),
-    },
-    Entry {
-        schemes: &["file"],
-        urls: &["file:DIR"],
-        feature: "file",
-        built: built!("file", file, Some(file::look)),
-    },
-    Entry {
-        schemes: &[
+    entry!("sqlite", distlock_sqlite::open_to_look, ["sqlite"], ["sqlite:PATH"]),
+    entry!("file", distlock_file::open_to_look, ["file"], ["file:DIR"]),
+    entry!(
+        "redis",
+        redis,
+        [
             "redis",
             "rediss",
             "redis+unix",
@@ -83,47 +81,25 @@ pub(crate) static STORES: [Entry; 9] = [
             "redlock",
             "redlocks",
         ],
-        urls: &[
+        [
             "redis://HOST",
             "rediss://HOST (TLS)",
             "redis+unix:SOCKET",
             "redis+sentinel://HOSTS/NAME",
             "redis+cluster://HOSTS",
             "redlock://H1,H2,H3",
-        ],
-        feature: "redis",
-        built: built!("redis", redis, None),
-    },
-    Entry {
-        schemes: &["mysql", "mariadb"],
-        urls: &["mysql://HOST/DATABASE"],
-        feature: "mysql",
-        built: built!("mysql", mysql, Some(mysql::look)),
-    },
-    Entry {
-        schemes: &["postgres", "postgresql"],
-        urls: &["postgres://HOST/DATABASE"],
-        feature: "postgres",
-        built: built!("postgres", postgres, Some(postgres::look)),
-    },
-    Entry {
-        schemes: &["memcached"],
-        urls: &["memcached://HOST:PORT"],
-        feature: "memcached",
-        built: built!("memcached", memcached, None),
-    },
-    Entry {
-        schemes: &["etcd", "etcds"],
-        urls: &["etcd://H1,H2,H3", "etcds://H1,H2,H3 (TLS)"],
-        feature: "etcd",
-        built: built!("etcd", etcd, None),
-    },
-    Entry {
-        schemes: &["zookeeper", "zk"],
-        urls: &["zookeeper://H1,H2,H3/PATH"],
-        feature: "zookeeper",
-        built: built!("zookeeper", zookeeper, None),
-    },
+        ]
+    ),
+    entry!("mysql", distlock_mysql::open_to_look, ["mysql", "mariadb"], ["mysql://HOST/DATABASE"]),
+    entry!(
+        "postgres",
+        distlock_postgres::open_to_look,
+        ["postgres", "postgresql"],
+        ["postgres://HOST/DATABASE"]
+    ),
+    entry!("memcached", distlock_memcached, ["memcached"], ["memcached://HOST:PORT"]),
+    entry!("etcd", distlock_etcd, ["etcd", "etcds"], ["etcd://H1,H2,H3", "etcds://H1,H2,H3 (TLS)"]),
+    entry!("zookeeper", distlock_zookeeper, ["zookeeper", "zk"], ["zookeeper://H1,H2,H3/PATH"]),
 ];
 
 impl Entry {
@@ -134,7 +110,7 @@ impl Entry {
     pub(crate) fn of(scheme: &str) -> Result<&'static Self, Error> {
         STORES.iter().find(|entry| entry.schemes.contains(&scheme)).ok_or_else(|| {
             let urls: Vec<&str> = STORES.iter().flat_map(|entry| entry.urls).copied().collect();
-            Error::new(Kind::Usage, format!("no store is called {scheme:?}"))
+            usage(format!("unknown scheme {scheme:?} in the store's URL"))
                 .with_hint(format!("known: {}", urls.join(", ")))
         })
     }
@@ -164,8 +140,8 @@ impl Entry {
     }
 
     /// What it promises, in each of its algorithms; nothing when it was not compiled in.
-    pub(crate) fn promises(&self) -> Vec<Capability> {
-        self.built.as_ref().map_or_else(Vec::new, |built| (built.promises)())
+    pub(crate) fn capabilities(&self) -> Vec<Capability> {
+        self.built.as_ref().map_or_else(Vec::new, |built| (built.capabilities)())
     }
 }
 
@@ -175,162 +151,38 @@ pub(crate) fn missing(feature: &str) -> Error {
         .with_hint(format!("build distlock with the feature {feature:?}"))
 }
 
-/// Refuses query keys that the store does not know.
-fn known(url: &StoreUrl, own: &[&str]) -> Result<(), Error> {
-    let mut all = own.to_vec();
-    all.extend(COMMON);
-    url.finish(&all)
-}
-
-/// What stores that are files have in common.
-#[cfg(any(feature = "sqlite", feature = "file"))]
-mod local {
-    use super::*;
-
-    /// A store that is files has no host: `sqlite://locks.db` would silently mean another file.
-    pub(super) fn path(url: &StoreUrl) -> Result<(), Error> {
-        let fault = if !url.hosts.is_empty() || url.user.is_some() || url.password.is_some() {
-            "a store that is files has no host"
-        } else if url.path.is_empty() {
-            "a store that is files needs a path"
-        } else {
-            return Ok(());
-        };
-        let scheme = &url.scheme;
-        Err(Error::new(Kind::Usage, fault)
-            .with_hint(format!("write {scheme}:relative/path or {scheme}:/absolute/path")))
-    }
-
-    /// Whether it uses a directory that other users can write in.
-    pub(super) fn trust_all(url: &mut StoreUrl) -> Result<bool, Error> {
-        match url.take("trust").as_deref() {
-            None | Some("owner") => Ok(false),
-            Some("all") => Ok(true),
-            Some(other) => Err(Error::new(Kind::Usage, format!("unknown trust={other}"))
-                .with_hint("owner (the default) or all")),
-        }
-    }
-}
-
 mod memory {
     use distlock_core::Store;
     use distlock_core::memory::{Memory, capability};
 
     use super::*;
 
-    pub(super) fn open(url: StoreUrl) -> Opening {
-        Box::pin(async move {
-            // The host would be dropped, and each client have a store of its own.
-            if !url.hosts.is_empty() || url.user.is_some() || url.password.is_some() {
-                return Err(Error::new(Kind::Usage, "a store in memory has no host").with_hint(
-                    "write memory: for a store of its own, memory:NAME for a shared one",
-                ));
-            }
-            known(&url, &[])?;
-            let store = if url.path.is_empty() { Memory::new() } else { Memory::named(&url.path) };
-            Ok(store.into_backend())
-        })
+    pub(super) async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
+        // The host would be dropped, and each client have a store of its own.
+        if !url.hosts.is_empty() || url.user.is_some() || url.password.is_some() {
+            return Err(usage("memory: takes a name, not a host")
+                .with_hint("write memory: for a store of its own, memory:NAME for a shared one"));
+        }
+        url.finish(&["namespace", "require"])?;
+        let store = if url.path.is_empty() { Memory::new() } else { Memory::named(&url.path) };
+        Ok(store.into_backend())
     }
 
-    pub(super) fn promises() -> Vec<Capability> {
+    pub(super) fn capabilities() -> Vec<Capability> {
         vec![capability().clone()]
-    }
-}
-
-#[cfg(feature = "sqlite")]
-mod sqlite {
-    use distlock_core::Store;
-    use distlock_sqlite::{Sqlite, SqliteOptions, Sync, capability};
-
-    use super::*;
-
-    pub(super) fn open(mut url: StoreUrl) -> Opening {
-        Box::pin(async move {
-            let options = options(&mut url)?;
-            Ok(Sqlite::open(&url.path, options).await?.into_backend())
-        })
-    }
-
-    pub(super) fn look(mut url: StoreUrl) -> Looking {
-        Box::pin(async move {
-            let options = options(&mut url)?.look_only(true);
-            if !Sqlite::exists(&url.path) {
-                return Ok(None);
-            }
-            Ok(Some(Sqlite::open(&url.path, options).await?.into_backend()))
-        })
-    }
-
-    fn options(url: &mut StoreUrl) -> Result<SqliteOptions, Error> {
-        let sync = match url.take("synchronous").as_deref() {
-            None | Some("full") => Sync::Full,
-            Some("normal") => Sync::Normal,
-            Some(other) => {
-                return Err(Error::new(Kind::Usage, format!("unknown synchronous={other}"))
-                    .with_hint("full (the default) or normal"));
-            }
-        };
-        let trust_all = local::trust_all(url)?;
-        local::path(url)?;
-        known(url, &["synchronous", "trust"])?;
-        Ok(SqliteOptions::new().sync(sync).trust_all(trust_all))
-    }
-
-    pub(super) fn promises() -> Vec<Capability> {
-        vec![capability(Sync::Full)]
-    }
-}
-
-#[cfg(feature = "file")]
-mod file {
-    use distlock_core::{Store, engine};
-    use distlock_file::{FileOptions, FileStore};
-
-    use super::*;
-
-    pub(super) fn open(mut url: StoreUrl) -> Opening {
-        Box::pin(async move {
-            let options = options(&mut url)?;
-            let store = engine::unblock(move || FileStore::open(url.path, options));
-            Ok(store.await?.into_backend())
-        })
-    }
-
-    pub(super) fn look(mut url: StoreUrl) -> Looking {
-        Box::pin(async move {
-            let options = FileOptions { look_only: true, ..options(&mut url)? };
-            if !FileStore::exists(&url.path) {
-                return Ok(None);
-            }
-            let store = engine::unblock(move || FileStore::open(url.path, options));
-            Ok(Some(store.await?.into_backend()))
-        })
-    }
-
-    fn options(url: &mut StoreUrl) -> Result<FileOptions, Error> {
-        let trust_all = local::trust_all(url)?;
-        local::path(url)?;
-        known(url, &["trust"])?;
-        Ok(FileOptions { trust_all, ..FileOptions::default() })
-    }
-
-    pub(super) fn promises() -> Vec<Capability> {
-        vec![FileStore::promises().clone()]
     }
 }
 
 #[cfg(feature = "redis")]
 mod redis {
+    pub(super) use distlock_redis::open;
     use distlock_redis::{Algorithm, Kind, RedisOptions, capability, redlock_capability};
 
-    use super::*;
+    use super::Capability;
 
-    pub(super) fn open(url: StoreUrl) -> Opening {
-        Box::pin(distlock_redis::open(url))
-    }
-
-    pub(super) fn promises() -> Vec<Capability> {
-        let (usual, plain) = (RedisOptions::new(), RedisOptions::new().algorithm(Algorithm::Plain));
+    pub(super) fn capabilities() -> Vec<Capability> {
+        let usual = RedisOptions::default();
+        let plain = RedisOptions { algorithm: Algorithm::Plain, ..usual.clone() };
         let kinds = [Kind::Single, Kind::Sentinel, Kind::Cluster];
         let mut all: Vec<_> = kinds.map(|kind| capability(kind, &usual)).into();
         all.push(capability(Kind::Single, &plain));
@@ -339,133 +191,30 @@ mod redis {
     }
 }
 
-#[cfg(feature = "mysql")]
-mod mysql {
-    use distlock_mysql::{Algorithm, MysqlOptions, capability};
-
-    use super::*;
-
-    pub(super) fn open(url: StoreUrl) -> Opening {
-        Box::pin(distlock_mysql::open(url))
-    }
-
-    pub(super) fn look(url: StoreUrl) -> Looking {
-        Box::pin(distlock_mysql::open_to_look(url))
-    }
-
-    pub(super) fn promises() -> Vec<Capability> {
-        let kinds = [Algorithm::Line, Algorithm::Version, Algorithm::RowLock];
-        kinds.map(|a| capability(&MysqlOptions::new().algorithm(a), true)).into()
-    }
-}
-
-#[cfg(feature = "postgres")]
-mod postgres {
-    use distlock_postgres::{Algorithm, PostgresOptions, capability};
-
-    use super::*;
-
-    pub(super) fn open(url: StoreUrl) -> Opening {
-        Box::pin(distlock_postgres::open(url))
-    }
-
-    pub(super) fn look(url: StoreUrl) -> Looking {
-        Box::pin(distlock_postgres::open_to_look(url))
-    }
-
-    pub(super) fn promises() -> Vec<Capability> {
-        let kinds = Algorithm::ALL.map(|a| PostgresOptions::new().algorithm(a));
-        kinds.iter().map(|options| capability(options, true)).collect()
-    }
-}
-
-#[cfg(feature = "memcached")]
-mod memcached {
-    use distlock_core::Store;
-    use distlock_memcached::{Memcached, capability};
-
-    use super::*;
-
-    pub(super) fn open(url: StoreUrl) -> Opening {
-        Box::pin(async move {
-            known(&url, &[])?;
-            Ok(Memcached::connect(&url).await?.into_backend())
-        })
-    }
-
-    pub(super) fn promises() -> Vec<Capability> {
-        vec![capability().clone()]
-    }
-}
-
-#[cfg(feature = "etcd")]
-mod etcd {
-    use distlock_core::Store;
-    use distlock_etcd::{Etcd, Version, capability};
-
-    use super::*;
-
-    pub(super) fn open(url: StoreUrl) -> Opening {
-        Box::pin(async move { Ok(Etcd::connect(url).await?.into_backend()) })
-    }
-
-    /// As current servers have it; older ones promise less when they are connected to.
-    pub(super) fn promises() -> Vec<Capability> {
-        vec![capability(Some(Version::new(3, 6, 9)))]
-    }
-}
-
-#[cfg(feature = "zookeeper")]
-mod zookeeper {
-    use distlock_core::Store;
-    use distlock_zookeeper::{ZooKeeper, capability};
-
-    use super::*;
-
-    pub(super) fn open(url: StoreUrl) -> Opening {
-        Box::pin(async move { Ok(ZooKeeper::connect(&url).await?.into_backend()) })
-    }
-
-    pub(super) fn promises() -> Vec<Capability> {
-        vec![capability().clone()]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A scheme that a store accepts and the registry does not list would be "no store" in a build
-    /// without its feature.
+    /// A scheme that two stores list would always open the first.
     #[test]
-    #[cfg(all(
-        feature = "redis",
-        feature = "mysql",
-        feature = "postgres",
-        feature = "etcd",
-        feature = "zookeeper"
-    ))]
-    fn every_scheme_of_a_store_is_listed_once() {
-        let listed = |feature: &str| {
-            let entry = STORES.iter().find(|entry| entry.feature == feature).unwrap();
-            let mut schemes = entry.schemes.to_vec();
-            schemes.sort_unstable();
-            schemes
-        };
-        let sorted = |schemes: &[&'static str]| {
-            let mut schemes = schemes.to_vec();
-            schemes.sort_unstable();
-            schemes
-        };
-        assert_eq!(listed("redis"), sorted(&distlock_redis::SCHEMES));
-        assert_eq!(listed("mysql"), sorted(&distlock_mysql::SCHEMES));
-        assert_eq!(listed("postgres"), sorted(&distlock_postgres::SCHEMES));
-        assert_eq!(listed("etcd"), sorted(&distlock_etcd::SCHEMES));
-        assert_eq!(listed("zookeeper"), sorted(&distlock_zookeeper::SCHEMES));
+    fn every_scheme_is_listed_once() {
         let mut all: Vec<&str> = STORES.iter().flat_map(|entry| entry.schemes).copied().collect();
         let before = all.len();
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), before);
+    }
+
+    /// A scheme that the store accepts and the registry does not list could not be opened.
+    #[test]
+    #[cfg(feature = "redis")]
+    fn every_redis_scheme_is_listed() {
+        let entry = STORES.iter().find(|entry| entry.feature == "redis").unwrap();
+        let sorted = |schemes: &[&'static str]| {
+            let mut schemes = schemes.to_vec();
+            schemes.sort_unstable();
+            schemes
+        };
+        assert_eq!(sorted(entry.schemes), sorted(&distlock_redis::SCHEMES));
     }
 }

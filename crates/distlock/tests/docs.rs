@@ -32,6 +32,7 @@ fn short_row(c: &Capability) -> String {
         Survives::NotApplicable => "–",
     };
     let order = match c.order {
+        Order::Fifo if c.handover => "in order within a process, bounded between",
         Order::Fifo => "in order",
         Order::Bounded => "bounded bypass",
         Order::None => "no order",
@@ -82,6 +83,9 @@ fn full_row(c: &Capability) -> String {
     };
     let (restart, failover) = (after(c.restart), after(c.failover));
     let order = match c.order {
+        Order::Fifo if c.handover => {
+            "first come, first served within a process, bounded between processes"
+        }
         Order::Fifo => "first come, first served",
         Order::Bounded => "bounded bypass",
         Order::None => "none",

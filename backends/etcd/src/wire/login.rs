@@ -1,52 +1,62 @@
-//! A user's token: fetched when it is needed, again when the cluster has forgotten it.
+//! The login at a cluster: a user, and the token that requests are signed with.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use distlock_core::single_flight::SingleFlight;
-use distlock_core::url::Secret;
+use distlock_core::{Mutex, Secret, SingleFlight};
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status};
 
-use super::proto::{AuthenticateRequest, AuthenticateResponse};
+use super::grpc::{Encoded, unary};
+use super::members::Pick;
+use super::proto::AuthenticateRequest;
 
-pub(crate) type Token = MetadataValue<tonic::metadata::Ascii>;
+/// A token of the cluster, as it goes into a request.
+pub(crate) type AuthToken = MetadataValue<tonic::metadata::Ascii>;
 
-/// Who we are at the cluster.
+/// The user of this client at the cluster, and the token that stands for it: fetched when it is first
+/// needed, and again when the cluster has forgotten it.
 pub(crate) struct Login {
-    who: Option<(String, Secret)>,
-    token: Mutex<Option<Arc<Token>>>,
+    user: Option<(String, Secret)>,
+    token: Mutex<Option<Arc<AuthToken>>>,
     /// A password costs the member much to check: one login for all calls that need it.
     pub(crate) flight: SingleFlight<Result<(), Status>>,
 }
 
 impl Login {
-    pub(crate) fn new(who: Option<(String, Secret)>) -> Arc<Self> {
-        Arc::new(Self { who, token: Mutex::default(), flight: SingleFlight::default() })
+    pub(crate) fn new(user: Option<(String, Secret)>) -> Arc<Self> {
+        Arc::new(Self { user, token: Mutex::default(), flight: SingleFlight::default() })
     }
 
     /// The token that requests are signed with now.
-    pub(crate) fn token(&self) -> Option<Arc<Token>> {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn token(&self) -> Option<Arc<AuthToken>> {
+        self.token.lock().clone()
     }
 
-    /// What to ask for a token; `None` when there is one, or nobody to be.
-    pub(crate) fn wanted(&self) -> Option<AuthenticateRequest> {
-        let (name, password) = self.who.as_ref()?;
-        if self.token().is_some() {
-            return None;
-        }
-        Some(AuthenticateRequest { name: name.clone(), password: password.reveal().to_owned() })
+    /// Whether a token must be fetched first.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.user.is_some() && self.token().is_none()
     }
 
-    pub(crate) fn got(&self, answer: &AuthenticateResponse) -> Result<(), Status> {
-        let token = answer.token.parse().map_err(|_| Status::internal("a token of no sense"))?;
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(token));
+    /// Fetches a token, unless another call has done so meanwhile.
+    pub(crate) async fn authenticate(&self, pick: &Pick) -> Result<(), Status> {
+        let user = self.user.as_ref().filter(|_| self.is_wanted());
+        let Some((name, password)) = user else { return Ok(()) };
+        let (name, password) = (name.clone(), password.reveal().to_owned());
+        let question = self.sign(Encoded::of(&AuthenticateRequest { name, password }), false);
+        let token = match unary(pick, question).await {
+            Ok(answer) => answer.token.parse(),
+            // As etcd's own client does: a cluster without logins lets everybody in.
+            Err(e) if e.message().contains("authentication is not enabled") => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let token = token.map_err(|_| Status::internal("the login token is not ASCII"))?;
+        *self.token.lock() = Some(Arc::new(token));
         Ok(())
     }
 
     /// The cluster does not know this token any more. One that was fetched meanwhile stays.
-    pub(crate) fn forget(&self, old: Option<&Arc<Token>>) {
-        let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn forget(&self, old: Option<&Arc<AuthToken>>) {
+        let mut token = self.token.lock();
         if token.as_ref().zip(old).is_some_and(|(t, old)| Arc::ptr_eq(t, old)) {
             *token = None;
         }

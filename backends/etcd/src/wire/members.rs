@@ -7,20 +7,17 @@
 //! slow member is told from a silent one.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::{BootInstant, Clock, engine};
-use http::uri::PathAndQuery;
-use prost::Message;
+use distlock_core::{BootInstant, Clock, Mutex, engine};
 use tokio::sync::watch;
-use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-use super::codec::Ready;
-use super::proto::{StatusRequest, StatusResponse};
+use super::grpc::{Encoded, unary};
+use super::proto::StatusRequest;
 use crate::session::random;
 
 /// An answer that takes longer has the member asked for a sign of life.
@@ -28,7 +25,7 @@ pub(crate) const SUSPECT: Duration = Duration::from_millis(250);
 /// A sign of life comes within this where there is another member. With [`SUSPECT`] it leaves a caller
 /// with a second of patience time for that one.
 const SIGN: Duration = Duration::from_millis(400);
-/// And within this where there is none, so that all there is to gain is another connection.
+/// The same limit with a single member, where failing over only means reconnecting.
 const LAST_SIGN: Duration = Duration::from_secs(4);
 /// A call that was given up sooner than this says nothing about the member.
 const HASTE: Duration = Duration::from_millis(50);
@@ -69,7 +66,7 @@ impl Pick {
 }
 
 /// The members. All calls and streams of a client go to one of them, until it fails.
-pub(crate) struct Nodes {
+pub(crate) struct Members {
     endpoints: Vec<Endpoint>,
     state: Mutex<State>,
     clock: Clock,
@@ -85,7 +82,7 @@ struct State {
     suspected: Option<u64>,
 }
 
-impl Nodes {
+impl Members {
     /// Clients begin at different members, or the first of the URL would serve them all.
     pub(crate) fn new(endpoints: Vec<Endpoint>, connect: Duration, clock: Clock) -> Arc<Self> {
         let prepared = |e: Endpoint| {
@@ -102,24 +99,20 @@ impl Nodes {
         Arc::new(Self { endpoints, state, clock, number: watch::Sender::new(0) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.endpoints.len()
     }
 
     pub(crate) fn pick(&self) -> Pick {
-        let state = self.state();
+        let state = self.state.lock();
         let (channel, life) = state.channels[state.at].clone();
         Pick { number: state.number, channel, life }
     }
 
-    /// What was picked failed: the next member is asked from now on. Of many who say so of the same
+    /// What was picked failed: the next member is asked from now on. Of many reports of the same
     /// pick the first counts. A silent connection is given up, or it would swallow the next call.
     pub(crate) fn failed(&self, pick: &Pick, silent: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.number != pick.number {
             return;
         }
@@ -145,27 +138,27 @@ impl Nodes {
     /// A member owes an answer: it is asked for a sign of life, unless it is already. One that
     /// gives none is left for the next.
     pub(crate) fn suspect(self: &Arc<Self>, pick: &Pick) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let news = state.number == pick.number && state.suspected != Some(pick.number);
         if !news || pick.life.load(Ordering::Acquire) == 0 {
             return;
         }
         state.suspected = Some(pick.number);
         drop(state);
-        let (nodes, pick) = (self.clone(), pick.clone());
+        let (members, pick) = (self.clone(), pick.clone());
         engine::spawn(async move {
-            let asked = nodes.clock.now();
-            let patience = if nodes.len() > 1 { SIGN } else { LAST_SIGN };
-            let sign = nodes.clock.timeout(patience, sign_of_life(&pick)).await;
+            let asked = members.clock.now();
+            let patience = if members.len() > 1 { SIGN } else { LAST_SIGN };
+            let sign = members.clock.timeout(patience, sign_of_life(&pick)).await;
             // An answer to anybody is as good.
             let heard = pick.life.load(Ordering::Acquire) >= asked.as_nanos();
             match sign {
                 _ if heard => {}
-                Some(Ok(())) => pick.heard(nodes.clock.now()),
-                Some(Err(())) => nodes.failed(&pick, false),
-                None => nodes.failed(&pick, true),
+                Some(Ok(())) => pick.heard(members.clock.now()),
+                Some(Err(())) => members.failed(&pick, false),
+                None => members.failed(&pick, true),
             }
-            let mut state = nodes.state();
+            let mut state = members.state.lock();
             if state.suspected == Some(pick.number) {
                 state.suspected = None;
             }
@@ -174,7 +167,7 @@ impl Nodes {
 
     /// A call is under way to a member.
     pub(crate) fn asked<'a>(self: &'a Arc<Self>, pick: &'a Pick) -> Asked<'a> {
-        Asked { nodes: self, pick, since: self.clock.now(), open: true }
+        Asked { members: self, pick, since: self.clock.now(), open: true }
     }
 }
 
@@ -185,19 +178,15 @@ fn channel(endpoint: &Endpoint) -> (Channel, Life) {
 /// Whether a member says anything at all, be it a refusal. It answers this one by itself, without
 /// its disk and without the others.
 async fn sign_of_life(pick: &Pick) -> Result<(), ()> {
-    let mut grpc = Grpc::new(pick.channel.clone());
-    grpc.ready().await.map_err(drop)?;
-    let question = Request::new(StatusRequest {}.encode_to_vec().into());
-    let path = PathAndQuery::from_static("/etcdserverpb.Maintenance/Status");
-    let said = grpc.unary(question, path, Ready::<StatusResponse>::default()).await;
+    let said = unary(pick, Request::new(Encoded::of(&StatusRequest {}))).await;
     let ours = |e: &Status| std::error::Error::source(e).is_some();
     if said.is_err_and(|e| ours(&e)) { Err(()) } else { Ok(()) }
 }
 
-/// A call under way. Given up without an answer, by whoever has no more patience, it has the member
+/// A call under way. Given up by its caller without an answer, it has the member
 /// asked for a sign of life.
 pub(crate) struct Asked<'a> {
-    nodes: &'a Arc<Nodes>,
+    members: &'a Arc<Members>,
     pick: &'a Pick,
     since: BootInstant,
     open: bool,
@@ -208,15 +197,15 @@ impl Asked<'_> {
     pub(crate) fn answered(mut self, by_it: bool) {
         self.open = false;
         if by_it {
-            self.pick.heard(self.nodes.clock.now());
+            self.pick.heard(self.members.clock.now());
         }
     }
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        if self.open && self.nodes.clock.now().since(self.since) >= HASTE {
-            self.nodes.suspect(self.pick);
+        if self.open && self.members.clock.now().since(self.since) >= HASTE {
+            self.members.suspect(self.pick);
         }
     }
 }

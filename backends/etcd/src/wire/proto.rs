@@ -5,52 +5,209 @@
 
 use prost::{Message, Oneof};
 
-/// On every answer: the store's count of changes when it was given.
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct Header {
-    #[prost(int64, tag = "3")]
-    pub(crate) revision: i64,
+/// Messages, each field with its encoding and number.
+macro_rules! messages {
+    ($(
+        $(#[$about:meta])*
+        $name:ident { $($(#[$note:meta])* $field:ident: $of:ty = ($($encoding:tt)*);)* }
+    )*) => {$(
+        $(#[$about])*
+        #[derive(Clone, PartialEq, Message)]
+        pub(crate) struct $name {
+            $($(#[$note])* #[prost($($encoding)*)] pub(crate) $field: $of,)*
+        }
+    )*};
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct KeyValue {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(crate) key: Vec<u8>,
-    #[prost(int64, tag = "2")]
-    pub(crate) create_revision: i64,
-    #[prost(int64, tag = "3")]
-    pub(crate) mod_revision: i64,
-    #[prost(bytes = "vec", tag = "5")]
-    pub(crate) value: Vec<u8>,
-    #[prost(int64, tag = "6")]
-    pub(crate) lease: i64,
+messages! {
+    /// On every answer: the store's count of changes when it was given.
+    #[derive(Copy)]
+    Header {
+        revision: i64 = (int64, tag = "3");
+    }
+
+    KeyValue {
+        key: Vec<u8> = (bytes = "vec", tag = "1");
+        create_revision: i64 = (int64, tag = "2");
+        mod_revision: i64 = (int64, tag = "3");
+        value: Vec<u8> = (bytes = "vec", tag = "5");
+        lease: i64 = (int64, tag = "6");
+    }
+
+    RangeRequest {
+        key: Vec<u8> = (bytes = "vec", tag = "1");
+        range_end: Vec<u8> = (bytes = "vec", tag = "2");
+        limit: i64 = (int64, tag = "3");
+        revision: i64 = (int64, tag = "4");
+        sort_order: i32 = (int32, tag = "5");
+        sort_target: i32 = (int32, tag = "6");
+        /// Answered by the member as it knows it, without asking the others.
+        serializable: bool = (bool, tag = "7");
+        keys_only: bool = (bool, tag = "8");
+        count_only: bool = (bool, tag = "9");
+        min_create_revision: i64 = (int64, tag = "12");
+        max_create_revision: i64 = (int64, tag = "13");
+    }
+
+    RangeResponse {
+        header: Option<Header> = (message, optional, tag = "1");
+        kvs: Vec<KeyValue> = (message, repeated, tag = "2");
+        more: bool = (bool, tag = "3");
+        count: i64 = (int64, tag = "4");
+    }
+
+    PutRequest {
+        key: Vec<u8> = (bytes = "vec", tag = "1");
+        value: Vec<u8> = (bytes = "vec", tag = "2");
+        lease: i64 = (int64, tag = "3");
+        ignore_value: bool = (bool, tag = "5");
+        ignore_lease: bool = (bool, tag = "6");
+    }
+
+    DeleteRequest {
+        key: Vec<u8> = (bytes = "vec", tag = "1");
+        prev_kv: bool = (bool, tag = "3");
+    }
+
+    DeleteResponse {
+        prev_kvs: Vec<KeyValue> = (message, repeated, tag = "3");
+    }
+
+    /// Of equality: the kind of comparison is field 1, and 0 is "equal".
+    Compare {
+        target: i32 = (int32, tag = "2");
+        key: Vec<u8> = (bytes = "vec", tag = "3");
+        with: Option<With> = (oneof = "With", tags = "5, 6");
+        /// With it, of all keys from the first up to this.
+        range_end: Vec<u8> = (bytes = "vec", tag = "64");
+    }
+
+    RequestOp {
+        request: Option<Do> = (oneof = "Do", tags = "1, 2, 3, 4");
+    }
+
+    ResponseOp {
+        /// None after a put.
+        response: Option<Done> = (oneof = "Done", tags = "1, 3, 4");
+    }
+
+    TxnRequest {
+        compare: Vec<Compare> = (message, repeated, tag = "1");
+        success: Vec<RequestOp> = (message, repeated, tag = "2");
+        failure: Vec<RequestOp> = (message, repeated, tag = "3");
+    }
+
+    TxnResponse {
+        header: Option<Header> = (message, optional, tag = "1");
+        succeeded: bool = (bool, tag = "2");
+        responses: Vec<ResponseOp> = (message, repeated, tag = "3");
+    }
+
+    LeaseGrantRequest {
+        ttl: i64 = (int64, tag = "1");
+        id: i64 = (int64, tag = "2");
+    }
+
+    LeaseRevokeRequest {
+        id: i64 = (int64, tag = "1");
+    }
+
+    LeaseKeepAliveRequest {
+        id: i64 = (int64, tag = "1");
+    }
+
+    /// The answer to a grant and to a keep-alive.
+    LeaseResponse {
+        id: i64 = (int64, tag = "2");
+        ttl: i64 = (int64, tag = "3");
+    }
+
+    LeaseKeysRequest {
+        id: i64 = (int64, tag = "1");
+        keys: bool = (bool, tag = "2");
+    }
+
+    LeaseKeysResponse {
+        keys: Vec<Vec<u8>> = (bytes = "vec", repeated, tag = "5");
+    }
+
+    WatchRequest {
+        request: Option<Watching> = (oneof = "Watching", tags = "1, 2");
+    }
+
+    WatchCreate {
+        key: Vec<u8> = (bytes = "vec", tag = "1");
+        /// With it, all keys from the first up to this.
+        range_end: Vec<u8> = (bytes = "vec", tag = "2");
+        start_revision: i64 = (int64, tag = "3");
+        /// What is not told: 0 are puts, 1 are deletes.
+        filters: Vec<i32> = (int32, repeated, tag = "5");
+        /// Chosen by us, so that nothing must wait for an answer.
+        watch_id: i64 = (int64, tag = "7");
+    }
+
+    WatchCancel {
+        watch_id: i64 = (int64, tag = "1");
+    }
+
+    WatchResponse {
+        header: Option<Header> = (message, optional, tag = "1");
+        watch_id: i64 = (int64, tag = "2");
+        created: bool = (bool, tag = "3");
+        canceled: bool = (bool, tag = "4");
+        compact_revision: i64 = (int64, tag = "5");
+        cancel_reason: String = (string, tag = "6");
+        events: Vec<Event> = (message, repeated, tag = "11");
+    }
+
+    Event {
+        /// 0 is a put, 1 a delete.
+        kind: i32 = (int32, tag = "1");
+        kv: Option<KeyValue> = (message, optional, tag = "2");
+    }
+
+    AuthenticateRequest {
+        name: String = (string, tag = "1");
+        password: String = (string, tag = "2");
+    }
+
+    AuthenticateResponse {
+        token: String = (string, tag = "2");
+    }
+
+    StatusRequest {}
+
+    StatusResponse {
+        version: String = (string, tag = "2");
+    }
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct RangeRequest {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(crate) key: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub(crate) range_end: Vec<u8>,
-    #[prost(int64, tag = "3")]
-    pub(crate) limit: i64,
-    #[prost(int64, tag = "4")]
-    pub(crate) revision: i64,
-    #[prost(int32, tag = "5")]
-    pub(crate) sort_order: i32,
-    #[prost(int32, tag = "6")]
-    pub(crate) sort_target: i32,
-    /// Answered by the member as it knows it, without asking the others.
-    #[prost(bool, tag = "7")]
-    pub(crate) serializable: bool,
-    #[prost(bool, tag = "8")]
-    pub(crate) keys_only: bool,
-    #[prost(bool, tag = "9")]
-    pub(crate) count_only: bool,
-    #[prost(int64, tag = "12")]
-    pub(crate) min_create_revision: i64,
-    #[prost(int64, tag = "13")]
-    pub(crate) max_create_revision: i64,
+/// A request of the API, or of one of its streams.
+pub(crate) trait Rpc: Message + Clone + 'static {
+    const PATH: &'static str;
+    type Response: Message + Default + 'static;
+}
+
+/// Requests, each with its response and the path of its method.
+macro_rules! methods {
+    ($($request:ident -> $response:ty = $path:literal;)*) => {$(
+        impl Rpc for $request {
+            const PATH: &'static str = concat!("/etcdserverpb.", $path);
+            type Response = $response;
+        }
+    )*};
+}
+
+methods! {
+    AuthenticateRequest -> AuthenticateResponse = "Auth/Authenticate";
+    LeaseGrantRequest -> LeaseResponse = "Lease/LeaseGrant";
+    LeaseKeepAliveRequest -> LeaseResponse = "Lease/LeaseKeepAlive";
+    LeaseKeysRequest -> LeaseKeysResponse = "Lease/LeaseTimeToLive";
+    LeaseRevokeRequest -> () = "Lease/LeaseRevoke";
+    RangeRequest -> RangeResponse = "KV/Range";
+    StatusRequest -> StatusResponse = "Maintenance/Status";
+    TxnRequest -> TxnResponse = "KV/Txn";
+    WatchRequest -> WatchResponse = "Watch/Watch";
 }
 
 /// Of a range's `sort_order`.
@@ -60,77 +217,12 @@ pub(crate) const DESCEND: i32 = 2;
 /// Of a range's `sort_target`.
 pub(crate) const BY_CREATE: i32 = 2;
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct RangeResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) kvs: Vec<KeyValue>,
-    #[prost(bool, tag = "3")]
-    pub(crate) more: bool,
-    #[prost(int64, tag = "4")]
-    pub(crate) count: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct PutRequest {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(crate) key: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub(crate) value: Vec<u8>,
-    #[prost(int64, tag = "3")]
-    pub(crate) lease: i64,
-    #[prost(bool, tag = "5")]
-    pub(crate) ignore_value: bool,
-    #[prost(bool, tag = "6")]
-    pub(crate) ignore_lease: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct PutResponse {}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct DeleteRequest {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(crate) key: Vec<u8>,
-    #[prost(bool, tag = "3")]
-    pub(crate) prev_kv: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct DeleteResponse {
-    #[prost(message, repeated, tag = "3")]
-    pub(crate) prev_kvs: Vec<KeyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Compare {
-    /// 0 is "equal", which is all we ask.
-    #[prost(int32, tag = "1")]
-    pub(crate) result: i32,
-    #[prost(int32, tag = "2")]
-    pub(crate) target: i32,
-    #[prost(bytes = "vec", tag = "3")]
-    pub(crate) key: Vec<u8>,
-    #[prost(oneof = "With", tags = "5, 6")]
-    pub(crate) with: Option<With>,
-    /// With it, of all keys from the first up to this.
-    #[prost(bytes = "vec", tag = "64")]
-    pub(crate) range_end: Vec<u8>,
-}
-
 #[derive(Clone, Copy, PartialEq, Oneof)]
 pub(crate) enum With {
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
     #[prost(int64, tag = "6")]
     ModRevision(i64),
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct RequestOp {
-    #[prost(oneof = "Do", tags = "1, 2, 3, 4")]
-    pub(crate) request: Option<Do>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
@@ -145,99 +237,14 @@ pub(crate) enum Do {
     Txn(TxnRequest),
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ResponseOp {
-    #[prost(oneof = "Done", tags = "1, 2, 3, 4")]
-    pub(crate) response: Option<Done>,
-}
-
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum Done {
     #[prost(message, tag = "1")]
     Range(RangeResponse),
-    #[prost(message, tag = "2")]
-    Put(PutResponse),
     #[prost(message, tag = "3")]
     Delete(DeleteResponse),
     #[prost(message, tag = "4")]
     Txn(TxnResponse),
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct TxnRequest {
-    #[prost(message, repeated, tag = "1")]
-    pub(crate) compare: Vec<Compare>,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) success: Vec<RequestOp>,
-    #[prost(message, repeated, tag = "3")]
-    pub(crate) failure: Vec<RequestOp>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct TxnResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
-    #[prost(bool, tag = "2")]
-    pub(crate) succeeded: bool,
-    #[prost(message, repeated, tag = "3")]
-    pub(crate) responses: Vec<ResponseOp>,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseGrantRequest {
-    #[prost(int64, tag = "1")]
-    pub(crate) ttl: i64,
-    #[prost(int64, tag = "2")]
-    pub(crate) id: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseGrantResponse {
-    #[prost(int64, tag = "3")]
-    pub(crate) ttl: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseRevokeRequest {
-    #[prost(int64, tag = "1")]
-    pub(crate) id: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseRevokeResponse {}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseKeepAliveRequest {
-    #[prost(int64, tag = "1")]
-    pub(crate) id: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseKeepAliveResponse {
-    #[prost(int64, tag = "2")]
-    pub(crate) id: i64,
-    #[prost(int64, tag = "3")]
-    pub(crate) ttl: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseKeysRequest {
-    #[prost(int64, tag = "1")]
-    pub(crate) id: i64,
-    #[prost(bool, tag = "2")]
-    pub(crate) keys: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseKeysResponse {
-    #[prost(bytes = "vec", repeated, tag = "5")]
-    pub(crate) keys: Vec<Vec<u8>>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchRequest {
-    #[prost(oneof = "Watching", tags = "1, 2")]
-    pub(crate) request: Option<Watching>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
@@ -246,77 +253,4 @@ pub(crate) enum Watching {
     Create(WatchCreate),
     #[prost(message, tag = "2")]
     Cancel(WatchCancel),
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchCreate {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(crate) key: Vec<u8>,
-    /// With it, all keys from the first up to this.
-    #[prost(bytes = "vec", tag = "2")]
-    pub(crate) range_end: Vec<u8>,
-    #[prost(int64, tag = "3")]
-    pub(crate) start_revision: i64,
-    /// What is not told: 0 are puts, 1 are deletes.
-    #[prost(int32, repeated, tag = "5")]
-    pub(crate) filters: Vec<i32>,
-    /// Chosen by us, so that nothing must wait for an answer.
-    #[prost(int64, tag = "7")]
-    pub(crate) watch_id: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct WatchCancel {
-    #[prost(int64, tag = "1")]
-    pub(crate) watch_id: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
-    #[prost(int64, tag = "2")]
-    pub(crate) watch_id: i64,
-    #[prost(bool, tag = "3")]
-    pub(crate) created: bool,
-    #[prost(bool, tag = "4")]
-    pub(crate) canceled: bool,
-    #[prost(int64, tag = "5")]
-    pub(crate) compact_revision: i64,
-    #[prost(string, tag = "6")]
-    pub(crate) cancel_reason: String,
-    #[prost(message, repeated, tag = "11")]
-    pub(crate) events: Vec<Event>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Event {
-    /// 0 is a put, 1 a delete.
-    #[prost(int32, tag = "1")]
-    pub(crate) kind: i32,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) kv: Option<KeyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct AuthenticateRequest {
-    #[prost(string, tag = "1")]
-    pub(crate) name: String,
-    #[prost(string, tag = "2")]
-    pub(crate) password: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct AuthenticateResponse {
-    #[prost(string, tag = "2")]
-    pub(crate) token: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct StatusRequest {}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct StatusResponse {
-    #[prost(string, tag = "2")]
-    pub(crate) version: String,
 }

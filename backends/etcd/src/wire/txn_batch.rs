@@ -2,15 +2,15 @@
 //!
 //! A write that expects to pass is laid open: its comparisons stand beside those of the others, and
 //! what it does beside what they do. It all happens if all the comparisons pass, and nothing of it
-//! otherwise. That is what costs the server least; but one that does not pass keeps all back, and they
-//! are to be asked again. A write that may well not pass goes as it is, a transaction of its own within
+//! otherwise. That is what costs the server least; but one failed comparison fails the whole batch,
+//! and all its writes must be sent again. A write that may well not pass goes as it is, a transaction of its own within
 //! the one, with what it does in that case.
 
 use super::proto::{Compare, Do, Done, RequestOp, TxnRequest, TxnResponse};
 
 /// What a write put into the transaction.
 enum Part {
-    /// So many comparisons and operations; what it would have done otherwise stayed here.
+    /// Number of comparisons and operations; what it would have done otherwise stayed here.
     Open { compares: usize, ops: usize, otherwise: Vec<RequestOp> },
     /// All of it, as one operation.
     Whole,
@@ -80,7 +80,7 @@ impl TxnBatch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::proto::{Header, PutResponse, ResponseOp};
+    use super::super::proto::{Header, ResponseOp};
     use super::*;
     use crate::txn;
 
@@ -111,7 +111,7 @@ mod tests {
         three().into_iter().take(2).for_each(|w| two.add(w, true));
         let header = Some(Header { revision: 7 });
         let done = |done| ResponseOp { response: Some(done) };
-        let put = || done(Done::Put(PutResponse {}));
+        let put = ResponseOp::default;
         let inner = TxnResponse { responses: vec![put(), put()], ..TxnResponse::default() };
         let responses = vec![put(), done(Done::Txn(inner.clone()))];
         let said = TxnResponse { header, succeeded: true, responses };

@@ -4,43 +4,42 @@
 //! waits, and goes with all that wait: one round trip, and one entry in the cluster's log. Inside,
 //! each keeps its comparisons, and is idempotent; asked again, all are.
 //!
-//! What goes together costs the server less, so a crowd should not leave in small parties: with
-//! another transaction under way, those who wait are sent when they are half as many as are in it,
-//! and in any case when it ends. It has ended when all who were in it have heard: they come back
-//! with their next write about then, and would otherwise leave in the small parties in which they
-//! heard.
+//! Large batches cost the server less than small ones: with another transaction under way, the writes
+//! that wait are sent when they are half as many as are in it, and in any case when it ends. It has
+//! ended when all tasks of it have read their answer: they come back with their next write about then,
+//! and would otherwise be sent in batches as small as those in which they were answered.
 //!
-//! Nobody needs a turn of the link for it: it sees to it itself that few are under way.
+//! A write needs no turn of the link: the batcher itself keeps the number of transactions low.
 //!
 //! All comparisons of a transaction are made before its first write, and all that it puts is of one
 //! revision. So no two writes about one lock ever go together.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use distlock_core::{FullName, Kind, Outcome, engine};
+use distlock_core::{FullName, Kind, Mutex, Outcome, engine};
 use tokio::sync::oneshot;
 
-use super::calls::{Answer, Link};
-use super::contention::ContentionHint;
-use super::errors::Fault;
+use super::link::{Answer, Link};
+use super::merge_hint::MergeHint;
 use super::proto::{TxnRequest, TxnResponse};
 use super::txn_batch::TxnBatch;
+use crate::errors::Fault;
 
-/// So many transactions are under way at most. With one alone, a task beside another would wait for
+/// Max transactions under way. With one alone, a task beside another would wait for
 /// it each time, and the server would rest while we read its answers.
 const FLIGHTS: usize = 2;
-/// So many go together: etcd takes 128 comparisons or operations beside each other, with those inside on
-/// top. A join has two, and some inside if it goes as it is.
+/// Max writes per batched txn: etcd accepts 128 comparisons or operations beside each other, with
+/// those inside on top. A join has two, and some inside if it goes as it is.
 const MOST: usize = 60;
-/// And so many comparisons or operations of theirs, whichever are more: a shared join has four.
+/// Max comparisons or operations in them, whichever are more: a shared join has four.
 const OPS: usize = 120;
-/// A task that was told and does not run keeps nobody for longer.
-const MOMENT: Duration = Duration::from_millis(1);
+/// A task that was answered and does not run delays the next batch for at most this long.
+const MAX_UNREAD: Duration = Duration::from_millis(1);
 
 type Sent = Result<Answer<TxnResponse>, Fault>;
-/// What is dropped by all who were told, when they have heard.
+/// Dropped by every task once it has read its answer.
 type Heard = Arc<oneshot::Sender<()>>;
 type Told = (Sent, Option<Heard>);
 
@@ -58,7 +57,7 @@ struct State {
     waiting: VecDeque<Waiting>,
     /// How many ever waited.
     numbers: u64,
-    contention: ContentionHint,
+    hint: MergeHint,
 }
 
 struct Waiting {
@@ -73,39 +72,35 @@ impl TxnBatcher {
         Arc::new(Self { link, state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A write about a lock. Dropped before it was sent, it never is.
     pub(crate) async fn write(self: &Arc<Self>, lock: &FullName, write: TxnRequest) -> Sent {
-        // What is dropped and given back, on the library's own thread, waits for nobody.
+        // What is dropped and given back, on the library's own thread, is not batched.
         if engine::on_library_thread() {
             return self.link.txn_in_turn(&write).await;
         }
-        let (number, answer) = match self.alone_or_in_line(lock, write) {
+        let (number, answer) = match self.alone_or_queued(lock, write) {
             Ok(write) => {
                 let _flight = Flight(self);
                 return self.link.txn_in_turn(&write).await;
             }
             Err(waits) => waits,
         };
-        // Who waits to be sent has no longer than who is: the others may have their answer later.
+        // A write that waits to be sent has no more time than one that was: an answer may come later.
         match self.link.clock.timeout(self.link.timeout, answer).await {
             Some(Ok((sent, _heard))) => sent,
-            // Taken out of the line in time, it is never sent.
-            None if self.state().give_up(number) => Err(self.link.unsent()),
+            // Taken out of the queue in time, it is never sent.
+            None if self.state.lock().give_up(number) => Err(self.link.unsent()),
             _ => Err(Fault::Other(self.link.late())),
         }
     }
 
     /// A write that goes at once, or where the answer comes to one that waits.
-    fn alone_or_in_line(
+    fn alone_or_queued(
         self: &Arc<Self>,
         lock: &FullName,
         write: TxnRequest,
     ) -> Result<TxnRequest, (u64, oneshot::Receiver<Told>)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.waiting.is_empty() && state.has_room(1) {
             state.leaves(1);
             return Ok(write);
@@ -130,10 +125,10 @@ impl TxnBatcher {
         while !some.is_empty() {
             let writes = some.len();
             if let Some(heard) = self.send(some).await {
-                let _ = self.link.clock.timeout(MOMENT, heard).await;
+                let _ = self.link.clock.timeout(MAX_UNREAD, heard).await;
             }
             some = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 state.lands(writes);
                 state.next()
             };
@@ -145,12 +140,12 @@ impl TxnBatcher {
         // An attempt before the last may have taken effect.
         let (mut doubt, mut open) = (false, true);
         loop {
-            // Who went away meanwhile is not sent.
+            // A write whose caller has gone is not sent.
             some.retain(|w| !w.answer.is_closed());
             if some.len() < 2 {
                 break;
             }
-            let batch = self.state().pack(&mut some, open);
+            let batch = self.state.lock().pack(&mut some, open);
             match self.link.txn_in_turn(&batch.txn).await {
                 Ok(answer) if answer.said.succeeded || !open => {
                     doubt |= answer.doubt;
@@ -159,10 +154,10 @@ impl TxnBatcher {
                 // One that went open did not pass, so nothing was done: all again, each as it is.
                 Ok(answer) => {
                     (doubt, open) = (doubt || answer.doubt, false);
-                    self.state().contention.kept_back();
+                    self.state.lock().hint.kept_back();
                     some.iter_mut().zip(batch.apart()).for_each(|(w, write)| w.write = write);
                 }
-                // Nobody was reached: that is so for each of them.
+                // No member was reached: that is the answer to each of them.
                 Err(Fault::Other(e)) if e.is_transient() || e.kind() == Kind::Unreachable => {
                     let e = if doubt { e.unknown() } else { e };
                     for waiting in some {
@@ -199,10 +194,10 @@ impl TxnBatcher {
         let heard = Arc::new(heard);
         let told: Vec<_> = some.into_iter().zip(batch.told(said)).collect();
         {
-            let contention = &mut self.state().contention;
+            let hint = &mut self.state.lock().hint;
             for (waiting, told) in &told {
                 if let Some((said, true)) = told {
-                    contention.saw(&waiting.lock, said.succeeded);
+                    hint.saw(&waiting.lock, said.succeeded);
                 }
             }
         }
@@ -228,7 +223,7 @@ impl TxnBatcher {
 }
 
 impl State {
-    /// Whether so many may leave now.
+    /// Whether this many may be sent now.
     fn has_room(&self, writes: usize) -> bool {
         self.flying == 0 || self.flying < FLIGHTS && writes * 2 >= self.aloft
     }
@@ -245,9 +240,9 @@ impl State {
 
     /// What waited, as one transaction: open, as far as it is expected to pass.
     fn pack(&mut self, some: &mut [Waiting], open: bool) -> TxnBatch {
-        let (open, mut batch) = (open && self.contention.open(), TxnBatch::default());
+        let (open, mut batch) = (open && self.hint.open(), TxnBatch::default());
         for waiting in some {
-            let open = open && self.contention.expects(&waiting.lock);
+            let open = open && self.hint.expects(&waiting.lock);
             batch.add(std::mem::take(&mut waiting.write), open);
         }
         batch
@@ -274,7 +269,7 @@ impl State {
         (number, said)
     }
 
-    /// Nobody waits for a write any more; false when it may have been sent.
+    /// The caller of a write has gone; false when it may have been sent.
     fn give_up(&mut self, number: u64) -> bool {
         let at = self.waiting.iter().position(|w| w.number == number);
         at.and_then(|at| self.waiting.remove(at)).is_some()
@@ -318,7 +313,7 @@ struct Flight<'a>(&'a Arc<TxnBatcher>);
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         state.lands(1);
         self.0.go(state);
     }
@@ -385,7 +380,7 @@ mod tests {
         for name in ["a", "b", "c"] {
             said.push(state.wait(&lock(name), txn::leave(name, 1)));
         }
-        state.contention.saw(&lock("b"), false);
+        state.hint.saw(&lock("b"), false);
         let mut some = state.take();
         let again = |batch: TxnBatch, some: &mut Vec<Waiting>| {
             let packed = (batch.txn.compare.len(), batch.txn.success.len());
@@ -396,7 +391,7 @@ mod tests {
         assert_eq!(again(packed, &mut some), (2, 3), "the comparison of one is inside");
         let packed = state.pack(&mut some, false);
         assert_eq!(again(packed, &mut some), (0, 3));
-        state.contention.kept_back();
+        state.hint.kept_back();
         let packed = state.pack(&mut some, true);
         assert_eq!(again(packed, &mut some), (0, 3));
     }

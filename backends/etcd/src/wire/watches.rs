@@ -1,47 +1,43 @@
 //! Watches of all kinds of a client over one stream, opened anew after a loss.
 //!
-//! A key is watched once, however many care: a waiter watches the one just ahead, and whoever has an
-//! entry watches that. An entry of this client that is young or about to leave is not watched at the
-//! server at all: whoever waits for its end hears of it from the one who leaves.
+//! A key is watched once, however many care: a waiter watches the entry just ahead, and an owner
+//! its own entry. An entry of this client that is young or about to leave is not watched at the
+//! server at all: waiters for its end hear of it from the request that leaves.
 //!
 //! A watch begins at now, and what may have happened between the read that it follows and its own
 //! beginning is looked at once. A watch that begins in the past would not: etcd puts those into a
 //! loop that looks at them ten times a second. After a loss of the stream a watch does begin at the
 //! revision that was read, so nothing is missed, and a thousand of them cost no thousand looks.
 //!
-//! A new watch that somebody waits for is asked for twice in a row. etcd reads which revision is now, and then adds the
-//! watch: if a write ends in between, the watch begins in the past after all, and its event comes up
-//! to 100 ms late. Two answers with one revision prove that no write ended around the first watch,
-//! and the second is cancelled; else the first is, and the second began just after that write.
+//! A new watch that has waiters is asked for twice in a row. etcd reads which revision is now, and
+//! then adds the watch: if a write ends in between, the watch begins in the past after all, and its
+//! event comes up to 100 ms late. Two answers with one revision prove that no write ended around
+//! the first watch, and the second is cancelled; else the first is, and the second began just after
+//! that write.
 //!
-//! All this goes by spots, key and create revision, because a key serves one request after the other:
-//! what is told of who sat there before is nothing to who sits there now.
+//! All this goes by spots, key and create revision, because a key serves one request after the
+//! other: news of an earlier entry do not concern the entry that is there now.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use distlock_core::queue::Spot;
-use distlock_core::{BootInstant, ReqId, engine};
-use futures_util::stream;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use distlock_core::{BootInstant, Error, Mutex, ReqId, engine};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
-use tonic::Streaming;
 
-use super::calls::Link;
-use super::login::Token;
-use super::members::Pick;
+use super::link::{Link, OpenStream};
 use super::proto::{
     Event, RangeResponse, TxnRequest, WatchCancel, WatchCreate, WatchRequest, WatchResponse,
     Watching,
 };
 use crate::{keys, txn};
 
-const PATH: &str = "/etcdserverpb.Watch/Watch";
 const PAUSE: Duration = Duration::from_millis(50);
 /// Between two streams whose watches are refused, at most.
 const REFUSED: Duration = Duration::from_secs(2);
-/// So many looks fit into one transaction: etcd takes 128 operations.
+/// Max looks in one transaction: etcd accepts 128 operations.
 const AT_ONCE: usize = 64;
 /// An entry that is this old is watched by its owner. Most locks are given back sooner, and need
 /// no watch at all.
@@ -49,7 +45,7 @@ const YOUNG: Duration = Duration::from_millis(50);
 
 /// Those that have grown up meanwhile are asked for together.
 const STEP: Duration = Duration::from_millis(20);
-/// So many that are gone are remembered, until those who were told have looked.
+/// Max entries that are gone and remembered, until the waiters that were told have looked.
 const RUNG: usize = 128;
 
 /// News of an entry of one's own.
@@ -58,7 +54,7 @@ pub(crate) enum News {
     Put(Vec<u8>),
     /// It is gone.
     Deleted,
-    /// Somebody joined its line, which had been empty but for it.
+    /// Somebody joined its queue, which had been empty but for it.
     Joined,
     /// What happened to it since is not known any more.
     Missed,
@@ -87,12 +83,12 @@ struct State {
     young: VecDeque<Young>,
     /// Own entries, watched or about to be, or about to be given back.
     own: HashMap<Spot, (ReqId, Own)>,
-    /// Own entries that are alone in line, and for each the watch for who joins.
-    alone: HashMap<Spot, Company>,
+    /// Own entries that are alone in the queue, and for each the watch for joins.
+    alone: HashMap<Spot, JoinWatch>,
     /// Watches that began, and what may have happened before is not looked at yet.
     looks: VecDeque<(Spot, i64)>,
     looking: bool,
-    /// What somebody was told to be gone, the last ones.
+    /// The last entries that waiters were told to be gone.
     rung: VecDeque<Spot>,
     running: bool,
 }
@@ -102,8 +98,8 @@ struct Young {
     at: BootInstant,
     spot: Spot,
     from: i64,
-    /// Not the entry, but who joins its line.
-    company: bool,
+    /// Not the entry, but joins of its queue.
+    joins: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -120,7 +116,7 @@ struct Watched {
     wakeups: Vec<Arc<Notify>>,
 }
 
-struct Company {
+struct JoinWatch {
     asked: Asked,
     from: i64,
 }
@@ -162,22 +158,10 @@ impl Asked {
     }
 }
 
-/// What the stream told.
-#[derive(PartialEq, Eq)]
-enum Heard {
-    News,
-    /// A watch was refused: the stream must be opened anew, with another login.
-    Refused,
-}
-
 impl Watches {
     pub(crate) fn new(link: Arc<Link>, listener: Listener) -> Arc<Self> {
         let (state, poke, closed) = (Mutex::default(), Notify::new(), watch::Sender::new(false));
         Arc::new(Self { link, state, poke, closed, listener })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Completes when the key is deleted after a revision, or that cannot be told any more.
@@ -185,7 +169,7 @@ impl Watches {
         let wakeup = Arc::new(Notify::new());
         let _watching = Wakeups { watches: self, spots, wakeup: &wakeup };
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             for spot in spots {
                 state.care(spot, seen + 1).wakeups.push(wakeup.clone());
             }
@@ -196,16 +180,16 @@ impl Watches {
     }
 
     /// An entry of one's own is to be watched, unless it is gone again soon; and if it is alone in
-    /// line, who joins that.
+    /// its queue, joins of that too.
     pub(crate) fn own(self: &Arc<Self>, spot: &Spot, req: ReqId, created: i64, alone: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.own.insert(spot.clone(), (req, Own::Stands));
         self.soon(state, spot, created + 1, &[false, true][..=usize::from(alone)]);
     }
 
-    /// An entry of one's own that was proven is alone in line.
+    /// An entry of one's own that was proven is alone in the queue.
     pub(crate) fn alone(self: &Arc<Self>, spot: &Spot, seen: i64) {
-        self.soon(self.state(), spot, seen + 1, &[true]);
+        self.soon(self.state.lock(), spot, seen + 1, &[true]);
     }
 
     fn soon(
@@ -216,8 +200,8 @@ impl Watches {
         what: &[bool],
     ) {
         let (first, at) = (state.young.is_empty(), self.link.clock.now().plus(YOUNG));
-        for company in what.iter().copied() {
-            state.young.push_back(Young { at, spot: spot.clone(), from, company });
+        for joins in what.iter().copied() {
+            state.young.push_back(Young { at, spot: spot.clone(), from, joins });
         }
         self.run(&mut state);
         drop(state);
@@ -227,8 +211,8 @@ impl Watches {
     }
 
     /// An entry of one's own is about to be given back.
-    pub(crate) fn disown(&self, spot: &Spot) {
-        let mut state = self.state();
+    pub(crate) fn expect_leave(&self, spot: &Spot) {
+        let mut state = self.state.lock();
         if let Some((_, own)) = state.own.get_mut(spot) {
             *own = Own::Leaves;
         }
@@ -237,9 +221,9 @@ impl Watches {
         self.tell(state);
     }
 
-    /// An entry of one's own is gone, and who waited for that hears of it.
+    /// An entry of one's own is gone, and waiters for that hear of it.
     pub(crate) fn left(&self, spot: &Spot) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.own.remove(spot);
         state.accompany(spot);
         state.ring(spot);
@@ -247,9 +231,9 @@ impl Watches {
         self.tell(state);
     }
 
-    /// Nobody here will tell when this entry is gone: the server is to.
+    /// No request here will tell when this entry is gone: the server must.
     pub(crate) fn insist(self: &Arc<Self>, spot: &Spot) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.own.remove(spot);
         state.accompany(spot);
         state.tidy(spot);
@@ -271,7 +255,7 @@ impl Watches {
 
     /// Whether somebody was told lately that this entry is gone.
     pub(crate) fn was_rung(&self, spot: &Spot) -> bool {
-        self.state().rung.contains(spot)
+        self.state.lock().rung.contains(spot)
     }
 
     /// Ends the stream. Takes effect in the background.
@@ -295,23 +279,17 @@ impl Watches {
     async fn serve(self: &Arc<Self>) {
         let mut pause = PAUSE;
         loop {
-            let pick = self.link.nodes.pick();
             let (tx, rx) = unbounded_channel();
             if !self.ask_all(&tx) {
                 // Nothing to watch yet: somebody young may grow up meanwhile.
                 self.nap().await;
                 continue;
             }
-            let questions = stream::unfold(rx, async |mut rx: UnboundedReceiver<_>| {
-                rx.recv().await.map(|q| (q, rx))
-            });
-            pause = match self.link.stream(&pick, PATH, Box::pin(questions)).await {
-                Ok((answers, token)) => match self.listen(&pick, &tx, answers, token).await {
-                    Heard::News => PAUSE,
-                    Heard::Refused => (pause * 2).min(REFUSED),
-                },
+            let stream = self.link.stream(rx).await;
+            pause = match async { self.listen(&tx, stream?).await }.await {
+                Ok(()) => (pause * 2).min(REFUSED),
                 Err(e) => {
-                    tracing::debug!(store = %self.link.site, error = %e, "no watches");
+                    tracing::debug!(store = %self.link.site, error = %e, "watches lost");
                     PAUSE
                 }
             };
@@ -321,18 +299,19 @@ impl Watches {
 
     /// Until somebody pokes, or the oldest of the young is old enough.
     async fn nap(&self) {
-        let next = self.state().young.front().map_or(BootInstant::FAR, |young| young.at.plus(STEP));
+        let next =
+            self.state.lock().young.front().map_or(BootInstant::FAR, |young| young.at.plus(STEP));
         tokio::select! {
             biased;
             () = self.poke.notified() => {}
             () = self.link.clock.sleep_until(next) => {}
         }
-        self.state().grow_up(self.link.clock.now());
+        self.state.lock().grow_up(self.link.clock.now());
     }
 
     /// Asks for everything that is watched, on a new stream.
     fn ask_all(&self, tx: &UnboundedSender<WatchRequest>) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.changes.clear();
         let mut any = false;
         for (spot, watched) in &state.keys {
@@ -341,71 +320,55 @@ impl Watches {
                 any = true;
             }
         }
-        for (spot, Company { asked, from }) in &state.alone {
+        for (spot, JoinWatch { asked, from }) in &state.alone {
             for (id, from) in asked.again(*from) {
-                let _ = tx.send(company(spot, id, from));
+                let _ = tx.send(joins_of_queue(spot, id, from));
                 any = true;
             }
         }
         any
     }
 
+    /// Hears what is watched until the stream is lost, or until a watch is refused: then the stream
+    /// must be opened anew, with another login.
     async fn listen(
         self: &Arc<Self>,
-        pick: &Pick,
         tx: &UnboundedSender<WatchRequest>,
-        mut answers: Streaming<WatchResponse>,
-        token: Option<Arc<Token>>,
-    ) -> Heard {
-        let mut moves = self.link.nodes.moves();
+        mut stream: OpenStream<'_, WatchResponse>,
+    ) -> Result<(), Error> {
         loop {
-            let changes = std::mem::take(&mut self.state().changes);
+            let changes = std::mem::take(&mut self.state.lock().changes);
             changes.into_iter().for_each(|c| drop(tx.send(c)));
             tokio::select! {
                 biased;
-                _ = moves.wait_for(|n| *n != pick.number) => return Heard::News,
-                answer = answers.message() => match answer {
-                    Ok(Some(said)) => {
-                        pick.heard(self.link.clock.now());
-                        if self.hear(said) == Heard::Refused {
-                            self.link.login.forget(token.as_ref());
-                            return Heard::Refused;
-                        }
-                    }
-                    Ok(None) => {
-                        self.link.nodes.failed(pick, false);
-                        return Heard::News;
-                    }
-                    Err(status) => {
-                        let e = self.link.broke(pick, status, token.as_ref());
-                        tracing::debug!(store = %self.link.site, error = %e, "watches lost");
-                        return Heard::News;
-                    }
+                said = stream.next() => if !self.hear(said?) {
+                    stream.is_refused();
+                    return Ok(());
                 },
                 () = self.nap() => {}
             }
         }
     }
 
-    /// What the stream tells.
-    fn hear(self: &Arc<Self>, said: WatchResponse) -> Heard {
+    /// What the stream tells; false when a watch was refused.
+    fn hear(self: &Arc<Self>, said: WatchResponse) -> bool {
         let mut news = Vec::new();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let spot = state.by_id.get(&said.watch_id).cloned();
         if is_refusal(&said, spot.is_some()) {
             drop(state);
             let (store, reason) = (&self.link.site, &said.cancel_reason);
             tracing::warn!(store = %store, reason, "a watch was refused: logging in again");
-            return Heard::Refused;
+            return false;
         }
-        let Some(spot) = spot else { return Heard::News };
+        let Some(spot) = spot else { return true };
         if said.created && !said.canceled {
             let now = said.header.map_or(i64::MAX, |h| h.revision);
             if let Some(id) = state.begins(&spot, said.watch_id, now) {
                 state.looks.push_back((spot, id));
                 self.look(state);
             }
-            return Heard::News;
+            return true;
         }
         if state.is_company(&spot, said.watch_id) {
             let key = keys::of_spot(&spot).as_bytes();
@@ -415,7 +378,7 @@ impl Watches {
                 state.joined(&spot, &mut news);
             }
             self.tell_news(state, news);
-            return Heard::News;
+            return true;
         }
         if said.canceled {
             // What happened since it was read is forgotten: everybody looks for himself.
@@ -439,7 +402,7 @@ impl Watches {
             }
         }
         self.tell_news(state, news);
-        Heard::News
+        true
     }
 
     fn tell_news(&self, state: MutexGuard<'_, State>, news: Vec<(ReqId, News)>) {
@@ -447,7 +410,7 @@ impl Watches {
         news.into_iter().for_each(|(req, news)| (self.listener)(&req, news));
     }
 
-    /// Has somebody look at what may have happened before watches began.
+    /// Looks at what may have happened before watches began.
     fn look(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if !std::mem::replace(&mut state.looking, true) {
             let all = self.clone();
@@ -460,7 +423,7 @@ impl Watches {
     /// watches begin there in the past.
     async fn look_at_some(&self) -> bool {
         let some: Vec<(Spot, i64)> = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let n = state.looks.len().min(AT_ONCE);
             state.looking = n > 0;
             state.looks.drain(..n).collect()
@@ -468,15 +431,15 @@ impl Watches {
         if some.is_empty() {
             return false;
         }
-        let ask = |(spot, id): &(Spot, i64)| match self.state().is_company(spot, *id) {
-            true => txn::crowd(keys::line_of(keys::of_spot(spot))),
+        let ask = |(spot, id): &(Spot, i64)| match self.state.lock().is_company(spot, *id) {
+            true => txn::crowd(keys::queue_of(keys::of_spot(spot))),
             false => txn::there(keys::of_spot(spot)),
         };
         let success = some.iter().map(ask).collect();
-        let said = self.link.txn(&TxnRequest { success, ..TxnRequest::default() }).await;
+        let said = self.link.call(&TxnRequest { success, ..TxnRequest::default() }).await;
         let said = said.map(|answer| answer.said);
         let mut found = said.iter().flat_map(txn::ranges);
-        let (mut state, mut news) = (self.state(), Vec::new());
+        let (mut state, mut news) = (self.state.lock(), Vec::new());
         for (spot, id) in &some {
             let range = found.next();
             if state.by_id.get(id) == Some(spot) {
@@ -504,16 +467,16 @@ fn create(spot: &Spot, watch_id: i64, start_revision: i64) -> WatchRequest {
     WatchRequest { request: Some(Watching::Create(create)) }
 }
 
-/// Who joins the line of an entry.
-fn company(spot: &Spot, watch_id: i64, start_revision: i64) -> WatchRequest {
-    let line = keys::line_of(keys::of_spot(spot));
+/// Joins of the queue of an entry.
+fn joins_of_queue(spot: &Spot, watch_id: i64, start_revision: i64) -> WatchRequest {
+    let line = keys::queue_of(keys::of_spot(spot));
     let (key, range_end) = (line.as_bytes().to_vec(), keys::after(line));
     let create = WatchCreate { key, range_end, start_revision, watch_id, filters: vec![1] };
     WatchRequest { request: Some(Watching::Create(create)) }
 }
 
 impl State {
-    /// Whose spot this is, if it is one of our own that stands.
+    /// The request at this spot, if it is an own entry that is there.
     fn stands(&self, spot: &Spot) -> Option<ReqId> {
         self.own.get(spot).filter(|(_, own)| *own == Own::Stands).map(|(req, _)| *req)
     }
@@ -550,14 +513,14 @@ impl State {
         asked.twin.into_iter().for_each(|twin| self.cancel(twin));
     }
 
-    /// An entry is alone in line no more, or gone.
+    /// An entry is alone in the queue no more, or gone.
     fn accompany(&mut self, spot: &Spot) {
-        if let Some(Company { asked, .. }) = self.alone.remove(spot) {
+        if let Some(JoinWatch { asked, .. }) = self.alone.remove(spot) {
             self.cancel_all(&asked);
         }
     }
 
-    /// Somebody waits for the end of an entry. Of one of our own he is told here.
+    /// Somebody waits for the end of an entry. The end of an own entry is told here.
     fn care(&mut self, spot: &Spot, from: i64) -> &mut Watched {
         if !self.own.contains_key(spot) {
             return self.watch(spot, from, true);
@@ -588,7 +551,7 @@ impl State {
     /// happened before.
     fn begins(&mut self, spot: &Spot, id: i64, now: i64) -> Option<i64> {
         let (from, asked) = match self.alone.get_mut(spot).filter(|c| c.asked.is(id)) {
-            Some(company) => (company.from, &mut company.asked),
+            Some(watch) => (watch.from, &mut watch.asked),
             None => {
                 let watched = self.keys.get_mut(spot)?;
                 (watched.from, watched.asked.as_mut().filter(|asked| asked.is(id))?)
@@ -600,7 +563,7 @@ impl State {
         (first && now >= from).then_some(kept)
     }
 
-    /// What was found by who looked after a watch began; `None` when that failed.
+    /// What the look after a watch began has found; `None` when that failed.
     fn looked(
         &mut self,
         spot: &Spot,
@@ -656,7 +619,7 @@ impl State {
         self.rung.push_front(spot.clone());
     }
 
-    /// The server has ended a watch.
+    /// Ends the watches of an entry.
     fn unwatch(&mut self, spot: &Spot) {
         if let Some(asked) = self.keys.remove(spot).and_then(|w| w.asked) {
             self.cancel_all(&asked);
@@ -669,14 +632,12 @@ impl State {
         if self.keys.get(spot).is_none_or(|w| !w.wakeups.is_empty() || own) {
             return;
         }
-        if let Some(asked) = self.keys.remove(spot).and_then(|w| w.asked) {
-            self.cancel_all(&asked);
-        }
+        self.unwatch(spot);
     }
 
     fn grow_up(&mut self, now: BootInstant) {
         while self.young.front().is_some_and(|young| young.at <= now) {
-            let Some(Young { spot, from, company: joins, .. }) = self.young.pop_front() else {
+            let Some(Young { spot, from, joins, .. }) = self.young.pop_front() else {
                 return;
             };
             if self.stands(&spot).is_none() {
@@ -685,8 +646,8 @@ impl State {
             if !joins {
                 self.watch(&spot, from, false);
             } else if !self.alone.contains_key(&spot) {
-                let asked = self.ask(&spot, company, false);
-                self.alone.insert(spot, Company { asked, from });
+                let asked = self.ask(&spot, joins_of_queue, false);
+                self.alone.insert(spot, JoinWatch { asked, from });
             }
         }
     }
@@ -701,7 +662,7 @@ struct Wakeups<'a> {
 
 impl Drop for Wakeups<'_> {
     fn drop(&mut self) {
-        let mut state = self.watches.state();
+        let mut state = self.watches.state.lock();
         for spot in self.spots {
             if let Some(watched) = state.keys.get_mut(spot) {
                 watched.wakeups.retain(|b| !Arc::ptr_eq(b, self.wakeup));

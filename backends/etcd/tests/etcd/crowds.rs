@@ -35,7 +35,7 @@ fn shared(name: &str) -> Ask {
 
 async fn join(store: &Etcd, ask: &Ask) -> (EtcdEntry, Turn) {
     match store.join(ask).await.unwrap() {
-        Joined::In { place, line, .. } => {
+        Joined::In { place, queue: line, .. } => {
             let turn = turn(&line, store.token(&place));
             (place, turn)
         }
@@ -77,7 +77,7 @@ fn behind_a_writer() {
         leave(&other, &writer, &held).await;
         let before = sent(&server).await;
         for (me, place) in &waiting {
-            let line = store.line(&me.lock, place).await.unwrap();
+            let line = store.queue(&me.lock, place).await.unwrap();
             assert_eq!(turn(&line, store.token(place)), Turn::Mine, "{line:?}");
         }
         let each = (sent(&server).await - before) / 100.0;
@@ -103,7 +103,7 @@ fn permits() {
         // One leaves, and the next in line has its turn, and nobody else.
         leave(&store, &places[0].0, &places[0].1).await;
         for (n, (me, place)) in places.iter().enumerate().skip(1) {
-            let line = store.line(&me.lock, place).await.unwrap();
+            let line = store.queue(&me.lock, place).await.unwrap();
             assert_eq!(turn(&line, store.token(place)) == Turn::Mine, n < 3, "{n}: {line:?}");
         }
     });
@@ -139,7 +139,7 @@ fn writers_between() {
                 if me.mode != Mode::Shared {
                     continue;
                 }
-                let read = store.line(&me.lock, place).await.unwrap();
+                let read = store.queue(&me.lock, place).await.unwrap();
                 let mine = turn(&read, store.token(place)) == Turn::Mine;
                 assert_eq!(mine, n < first, "{n} without {gone}: {read:?}");
             }
@@ -167,7 +167,7 @@ fn slow_road() {
         let mut left = LONG;
         for joined in joins {
             let (place, lease) = soon("in line", joined).await.unwrap();
-            left = left.min(lease.left(Clock::system().moment()));
+            left = left.min(lease.left(Clock::system().reading()));
             places.push(place);
         }
         proxy.delay(ms(250));
@@ -191,7 +191,7 @@ fn force_twice() {
         let waiting = task(async move { lock.acquire().await });
         line_of(&locks, "a", 1).await;
         let name = Query::Name(ask("a", LONG).lock);
-        let (lock, line) = operator.lines(&name).await.unwrap().remove(0);
+        let (lock, line) = operator.queues(&name).await.unwrap().remove(0);
         proxy.cut(Way::Replies);
         let force = task(async move {
             let forced = operator.oust(&lock, &line.entries[0], Force::Now).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use distlock_core::backend::{Attempt, Event, Released};
-use distlock_core::queue::{Line, Proven, QueueStore, Turn, turn};
+use distlock_core::queue::{Proven, QueueStore, Snapshot, Turn, turn};
 use distlock_core::{Clock, LossReason, Store};
 use distlock_etcd::Etcd;
 use distlock_testkit::servers::etcdctl;
@@ -19,7 +19,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_holder_hears_that_somebody_waits", contended),
 ];
 
-fn first(store: &Etcd, line: &Line, place: &distlock_etcd::EtcdEntry) -> bool {
+fn first(store: &Etcd, line: &Snapshot, place: &distlock_etcd::EtcdEntry) -> bool {
     turn(line, store.token(place)) == Turn::Mine
 }
 
@@ -33,7 +33,7 @@ fn proven_by_the_leaver() {
         assert_eq!(store.leave(&one.key(), Some(&place)).await.unwrap(), Released::Released);
         // Nobody can be asked any more, and nobody need be.
         proxy.cut_both();
-        let line = within(ms(4000), "the line", store.line(&two.lock, &next)).await.unwrap();
+        let line = within(ms(4000), "the line", store.queue(&two.lock, &next)).await.unwrap();
         assert!(first(&store, &line, &next), "{line:?}");
         let proven = within(ms(4000), "a proof", store.prove(&two.key(), &next)).await.unwrap();
         let Proven::Mine(proven) = proven else { panic!("{proven:?}") };
@@ -53,7 +53,7 @@ fn gone_is_gone() {
         let key = store.proof(&next).unwrap().key;
         etcdctl(&server, &["del", &key]).await.unwrap();
         assert_eq!(store.leave(&one.key(), Some(&place)).await.unwrap(), Released::Released);
-        let line = store.line(&two.lock, &next).await.unwrap();
+        let line = store.queue(&two.lock, &next).await.unwrap();
         assert!(!first(&store, &line, &next), "{line:?}");
         let proven = store.prove(&two.key(), &next).await.unwrap();
         assert!(matches!(proven, Proven::Lost(LossReason::Gone)), "{proven:?}");
@@ -63,7 +63,7 @@ fn gone_is_gone() {
         etcdctl(&server, &["put", "/distlock/b/stranger", ""]).await.unwrap();
         let (last, _) = join(&store, &two).await;
         assert_eq!(store.leave(&one.key(), Some(&place)).await.unwrap(), Released::Released);
-        let line = store.line(&two.lock, &last).await.unwrap();
+        let line = store.queue(&two.lock, &last).await.unwrap();
         assert!(!first(&store, &line, &last), "{line:?}");
         store.close().await;
     });
@@ -79,7 +79,7 @@ fn shown_once() {
             let (next, _) = join(&store, &two).await;
             assert_eq!(store.leave(&one.key(), Some(&place)).await.unwrap(), Released::Released);
             for _ in 0..looks {
-                let line = store.line(&two.lock, &next).await.unwrap();
+                let line = store.queue(&two.lock, &next).await.unwrap();
                 assert!(first(&store, &line, &next), "{line:?}");
             }
             let proven = store.prove(&two.key(), &next).await.unwrap();
@@ -100,7 +100,7 @@ fn woken_all_the_same() {
         let (one, two) = (ask("a", LONG), ask("a", LONG));
         let (place, _) = join(&store, &one).await;
         let (next, _) = join(&store, &two).await;
-        let line = store.line(&two.lock, &next).await.unwrap();
+        let line = store.queue(&two.lock, &next).await.unwrap();
         let (watching, ahead, lock) =
             (store.clone(), line.entries[0].spot.clone(), two.lock.clone());
         let gone = task(async move { watching.gone(&lock, &[ahead], line.seen).await });

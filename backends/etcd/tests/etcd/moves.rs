@@ -54,7 +54,7 @@ fn marked() {
         let server = server().await;
         let (store, other) = (store(server.addr()).await, store(server.addr()).await);
         let (held, place) = join_new(&store, "a").await;
-        let line = store.line(&held.lock, &place).await.unwrap();
+        let line = store.queue(&held.lock, &place).await.unwrap();
         let told = other.oust(&held.lock, &line.entries[0], Force::Revoke).await.unwrap();
         assert_eq!(told, Forced::Done);
         assert_eq!(store.leave(&held.key(), Some(&place)).await.unwrap(), Released::WasLost);
@@ -77,10 +77,10 @@ fn from_the_keep_alive() {
             panic!("it is there")
         };
         assert_eq!(proven.sent, first.sent, "nor does a proof");
-        let Kept::Until { sent, .. } = keep(&store, &later, &place).await else {
+        let Kept::Until { lease, .. } = keep(&store, &later, &place).await else {
             panic!("it is there")
         };
-        assert!(sent.boot > first.sent.boot, "a keep-alive does");
+        assert!(lease.sent.boot > first.sent.boot, "a keep-alive does");
         store.close().await;
     });
 }
@@ -96,10 +96,10 @@ fn from_before() {
         let (place, lease) = join(&store, &one).await;
         assert!(lease.sent.boot.since(began) < slow, "the grant was not there yet");
         let began = Clock::system().now();
-        let Kept::Until { sent, .. } = keep(&store, &one, &place).await else {
+        let Kept::Until { lease, .. } = keep(&store, &one, &place).await else {
             panic!("it is there")
         };
-        assert!(sent.boot.since(began) < slow, "the keep-alive was not there yet");
+        assert!(lease.sent.boot.since(began) < slow, "the keep-alive was not there yet");
         store.close().await;
     });
 }

@@ -58,7 +58,7 @@ fn takes_nothing() {
         is_gone(&store, &one, &old).await;
         let kept = keep(&store, &one, &old).await;
         assert!(matches!(kept, distlock_core::backend::Kept::Lost(LossReason::Gone)), "{kept:?}");
-        assert!(!store.line(&one.lock, &old).await.unwrap().entries.is_empty());
+        assert!(!store.queue(&one.lock, &old).await.unwrap().entries.is_empty());
         let left = store.leave(&one.key(), Some(&old)).await.unwrap();
         assert_eq!(left, Released::WasLost);
         is_there(&store, &two, &new).await;
@@ -90,7 +90,7 @@ fn waits_for_one() {
         let store = Arc::new(store(server.addr()).await);
         let (one, old) = join_new(&store, "a").await;
         let (two, next) = join_new(&store, "a").await;
-        let line = store.line(&two.lock, &next).await.unwrap();
+        let line = store.queue(&two.lock, &next).await.unwrap();
         let Turn::Behind(ahead) = turn(&line, store.token(&next)) else { panic!("{line:?}") };
         leave(&store, &one, &old).await;
         let (_, new) = join_new(&store, "a").await;
@@ -131,7 +131,7 @@ fn taken() {
             etcdctl(&server, &["put", &seat, value]).await.unwrap();
             let (two, place) = join_new(&store, "a").await;
             assert_ne!(key(&store, &place), seat);
-            let line = store.line(&two.lock, &place).await.unwrap();
+            let line = store.queue(&two.lock, &place).await.unwrap();
             assert!(matches!(turn(&line, store.token(&place)), Turn::Behind(_)), "{line:?}");
             leave(&store, &two, &place).await;
             let there = etcdctl(&server, &["del", &seat]).await.unwrap();
@@ -149,7 +149,7 @@ fn lingering() {
         assert!(store.linger(&one.key(), &place, ms(6000)).await.unwrap());
         let (two, next) = join_new(&store, "a").await;
         assert_ne!(key(&store, &next), key(&store, &place));
-        let line = store.line(&two.lock, &next).await.unwrap();
+        let line = store.queue(&two.lock, &next).await.unwrap();
         let Turn::Behind(ahead) = turn(&line, store.token(&next)) else { panic!("{line:?}") };
         soon("it has left", store.gone(&two.lock, &ahead, line.seen)).await;
         until("its seat is free", async || {

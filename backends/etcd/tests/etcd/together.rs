@@ -32,7 +32,7 @@ fn asks() -> Vec<Ask> {
 async fn join_many(store: &Etcd, asks: &[Ask]) -> Vec<(EtcdEntry, bool)> {
     let joined = join_all(asks.iter().map(|ask| store.join(ask))).await;
     let places = joined.into_iter().map(|joined| match joined.unwrap() {
-        Joined::In { place, line, .. } => {
+        Joined::In { place, queue: line, .. } => {
             let first = line.entries[0].token == store.token(&place);
             (place, first)
         }
@@ -84,7 +84,7 @@ fn marked() {
         join_new(&store, "warm").await;
         let asks = asks();
         let places = join_many(&store, &asks).await;
-        let line = store.line(&asks[9].lock, &places[9].0).await.unwrap();
+        let line = store.queue(&asks[9].lock, &places[9].0).await.unwrap();
         let told = other.oust(&asks[9].lock, &line.entries[0], Force::Revoke).await.unwrap();
         assert_eq!(told, Forced::Done);
         let left = leave_many(&store, &asks, &places).await;

@@ -192,7 +192,7 @@ fn compacted_alive() {
         loop {
             match soon("it hears that it missed something", news.recv()).await {
                 Some(Event::InDoubt(k)) if k.req == held.req => break,
-                Some(Event::Contended(_)) => {}
+                Some(Event::Contended(_) | Event::Missed) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -200,7 +200,7 @@ fn compacted_alive() {
         loop {
             match soon("it hears of its end", news.recv()).await {
                 Some(Event::Lost(k, LossReason::Gone)) if k.req == held.req => break,
-                Some(Event::Contended(_) | Event::InDoubt(_)) => {}
+                Some(Event::Contended(_) | Event::InDoubt(_) | Event::Missed) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -268,7 +268,7 @@ fn before_watch() {
         for _ in 0..10 {
             let (held, place) = join_new(&theirs, "a").await;
             let (waits, mine) = join_new(&ours, "a").await;
-            let line = ours.line(&waits.lock, &mine).await.unwrap();
+            let line = ours.queue(&waits.lock, &mine).await.unwrap();
             leave(&theirs, &held, &place).await;
             let ahead = [line.entries[0].spot.clone()];
             soon("it hears of that", ours.gone(&waits.lock, &ahead, line.seen)).await;

@@ -177,7 +177,7 @@ fn force() {
         let e = store.force(&name("x"), None, Force::Now).await.unwrap_err();
         assert_eq!(e.kind(), Kind::Unsupported);
         assert!(e.hint().unwrap().contains(&format!("process {}", agent.id())), "{e:?}");
-        assert!(!distlock_file::FileStore::promises().force);
+        assert!(!distlock_file::CAPABILITY.force);
     });
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use distlock_core::session::SessionStore;
 use distlock_core::{Clock, Fence, Kind};
-use distlock_file::{FileOptions, FileStore};
+use distlock_file::{CAPABILITY, FileOptions, FileStore};
 use libtest_mimic::Trial;
 use tempfile::tempdir;
 
@@ -40,8 +40,8 @@ fn sixteen() {
 fn volatile() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let store = FileStore::open(dir.path().join("locks"), FileOptions::default()).unwrap();
-    assert_eq!(store.capability().fence, Fence::Clocked);
-    assert_eq!(FileStore::promises().fence, Fence::Durable);
+    assert_eq!(store.info().capability.fence, Fence::Clocked);
+    assert_eq!(CAPABILITY.fence, Fence::Durable);
 }
 
 fn foreign() {

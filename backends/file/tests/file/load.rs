@@ -48,7 +48,7 @@ fn eight() {
 
 /// Lets n tasks wait; answers what they cost: bytes each, and nanoseconds of processor in 3 s.
 pub async fn crowd(store: &mut FileStore, name: &str, n: usize) -> String {
-    let path = store.site().strip_prefix("file:").unwrap().to_owned();
+    let path = store.info().site.strip_prefix("file:").unwrap().to_owned();
     let store = Arc::new(std::mem::replace(store, open(path.as_ref())));
     let local = tokio::task::LocalSet::new();
     // Warm: the first brings the thread and its buffers.
@@ -111,10 +111,10 @@ pub async fn ping(store: &FileStore, name: &str, times: &str) -> String {
     let mut spans = Vec::new();
     for _ in 0..times.parse().unwrap() {
         let (conn, _) = lock(store, name).await;
-        let begun = store.clock().now().as_nanos();
+        let begun = store.info().clock.now().as_nanos();
         // Long enough that the other one waits inside flock again.
         tokio::time::sleep(Duration::from_millis(2)).await;
-        let ended = store.clock().now().as_nanos();
+        let ended = store.info().clock.now().as_nanos();
         assert_eq!(store.unlock(conn).await.unwrap(), RELEASED);
         spans.push(format!("{begun} {ended}"));
     }

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use distlock_core::Mode;
-use distlock_core::state::{Op, Pulse, Reply};
+use distlock_core::state::Pulse;
+use distlock_core::{Mode, Op, Reply};
 
 use super::scene::{START, Scene};
 use super::{claim, name};

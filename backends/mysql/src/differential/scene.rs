@@ -1,9 +1,9 @@
 //! A real server in held time: a session's `timestamp` is what its statements take for now.
 
-use distlock_core::backend::Key;
-use distlock_core::state::{Claim, Effects, LockState, Op, Pulse, Reply, Rules};
-use distlock_core::url::StoreUrl;
-use distlock_core::{FullName, Name, Namespace, ReqId};
+use distlock_core::state::{Claim, Pulse};
+use distlock_core::{
+    Effects, FullName, Key, LockState, Name, Namespace, Op, Reply, ReqId, Rules, StoreUrl,
+};
 use distlock_sql::Opens;
 use distlock_testkit::differential::{Knows, Play, Subject};
 use distlock_testkit::servers::{Mariadb, Server};
@@ -15,8 +15,8 @@ use crate::open::Target;
 use crate::queue::Line;
 use crate::record::{COLUMNS, Record, rules};
 use crate::schema::Tables;
+use crate::slow_path::SlowPath;
 use crate::sql::{Given, at, number, run};
-use crate::transaction::Ledger;
 
 /// Where the clock is held when a sequence begins.
 pub(super) const START: u64 = 1_750_000_000_000_000;
@@ -29,7 +29,7 @@ pub(super) struct Scene {
     _server: Server,
     connector: Connector,
     pub(super) conn: MySqlConnection,
-    ledger: Ledger,
+    slow_path: SlowPath,
     fast: Fast,
     /// What those of this process were told.
     told: Vec<(u8, Key)>,
@@ -56,12 +56,12 @@ impl Scene {
         let fast = Fast::new(&target.tables);
         let (session, collisions) = (VIAS[0].to_owned(), Default::default());
         let sweep = Default::default();
-        let ledger = Ledger { tables: target.tables, session, collisions, short, sweep };
-        Self { _server: server, connector, conn, ledger, fast, told: Vec::new(), confirmed: 0 }
+        let slow_path = SlowPath { tables: target.tables, session, collisions, short, sweep };
+        Self { _server: server, connector, conn, slow_path, fast, told: Vec::new(), confirmed: 0 }
     }
 
     pub(super) fn tables(&self) -> Tables {
-        self.ledger.tables.clone()
+        self.slow_path.tables.clone()
     }
 
     /// Somebody else's connection, whose time is not held.
@@ -84,7 +84,7 @@ impl Scene {
     pub(super) async fn beat_all(&mut self, lock: &FullName, reqs: &[ReqId]) -> Vec<Pulse> {
         let wait = std::time::Duration::from_secs(300);
         let beats: Vec<_> = reqs.iter().map(|req| (*req, wait)).collect();
-        let pulses = self.ledger.beat(&mut self.conn, lock, &beats).await.ok().unwrap();
+        let pulses = self.slow_path.beat(&mut self.conn, lock, &beats).await.ok().unwrap();
         pulses.expect("nothing but that to do")
     }
 
@@ -94,7 +94,7 @@ impl Scene {
 
     /// The long way.
     pub(super) async fn play(&mut self, lock: &FullName, ops: &[Op], via: &str) -> Vec<Reply> {
-        let played = self.ledger.play(&mut self.conn, lock, ops, via).await.unwrap();
+        let played = self.slow_path.play(&mut self.conn, lock, ops, via).await.unwrap();
         let Effects { turns, contended, revoked } = played.ours;
         for (kind, all) in [(b't', turns), (b'c', contended), (b'x', revoked)] {
             let key = |req| Key { lock: lock.clone(), req };
@@ -153,7 +153,8 @@ impl Scene {
         let moved =
             |req: &ReqId| state.queue.iter().any(|w| w.claim.req == *req && w.claim.via != via);
         if !beats.iter().any(|(req, _)| moved(req))
-            && let Some(pulses) = self.ledger.beat(&mut self.conn, lock, &beats).await.ok().unwrap()
+            && let Some(pulses) =
+                self.slow_path.beat(&mut self.conn, lock, &beats).await.ok().unwrap()
         {
             return pulses.into_iter().map(Reply::Pulse).collect();
         }
@@ -163,7 +164,7 @@ impl Scene {
 
     /// The whole state of a lock. Its line is as long as its row says.
     pub(super) async fn state(&mut self, lock: &FullName) -> LockState {
-        let (t, at) = (&self.ledger.tables, at(lock));
+        let (t, at) = (&self.slow_path.tables, at(lock));
         let sql = format!(
             "SELECT {COLUMNS} FROM {} WHERE {at}; \
              SELECT req, since, deadline, deaf, claim FROM {} WHERE {at}",
@@ -189,7 +190,7 @@ impl Subject for Scene {
     }
 
     async fn clear(&mut self) -> u64 {
-        let Tables { lock, wait, news, .. } = &self.ledger.tables;
+        let Tables { lock, wait, news, .. } = &self.slow_path.tables;
         let sql = format!("DELETE FROM {lock}; DELETE FROM {wait}; DELETE FROM {news}");
         self.sql(sql).await;
         self.told.clear();
@@ -249,7 +250,7 @@ impl Subject for Scene {
 
     /// What was said to our own, and the news of the other process.
     async fn heard(&mut self) -> Vec<(u8, Key)> {
-        let news = &self.ledger.tables.news;
+        let news = &self.slow_path.tables.news;
         let sql = format!("SELECT kind, space, name, req FROM {news}; DELETE FROM {news}");
         let given = self.sql(sql).await;
         let mut told = std::mem::take(&mut self.told);

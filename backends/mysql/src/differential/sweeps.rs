@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::Mode;
-use distlock_core::state::{LockState, Op, Reply};
+use distlock_core::{LockState, Mode, Op, Reply};
 
 use super::scene::{START, Scene};
 use super::{claim, name};
@@ -51,7 +50,7 @@ async fn row_locks_are_forgotten_unless_somebody_has_them() {
     let (tables, hour) = (scene.tables(), Duration::from_secs(3600));
     scene.at(START).await;
     let dead = claim(1, Mode::Exclusive);
-    crate::tokens::next(&mut scene.conn, &tables, &name(), &dead, 0, &Pace::default())
+    crate::row_lock::next_token(&mut scene.conn, &tables, &name(), &dead, 0, &Pace::default())
         .await
         .unwrap();
     for name in ["had", "idle", "a"] {

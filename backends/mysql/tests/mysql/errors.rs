@@ -62,7 +62,7 @@ fn no_rights() {
         assert_eq!(e.kind(), Kind::Credentials, "{e:?}");
         assert!(e.hint().unwrap().contains("distlock schema"), "{e:?}");
         // Somebody else makes them: then those rights are enough, the doorbell included.
-        ask(&server, &distlock_mysql::schema("distlock_"));
+        ask(&server, &distlock_mysql::schema("distlock_").unwrap());
         let url = at(&server, "app:s3cret", "test");
         let (one, other) = (connect(&url).await.unwrap(), connect(&url).await.unwrap());
         let held = take(&one, "a", LONG).await;

@@ -218,7 +218,7 @@ fn collations() {
 fn printed() {
     run(async {
         let server = start(Mariadb::new()).await;
-        let text = distlock_mysql::schema("distlock_");
+        let text = distlock_mysql::schema("distlock_").unwrap();
         ask(&server, &text);
         for query in ALGORITHMS {
             let locks = client(&server, query).await;

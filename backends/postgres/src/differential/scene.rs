@@ -1,19 +1,16 @@
-//! A real server, the functions in held time, and ears on two channels.
+//! A real server, the functions in held time, and a listener on two channels.
 
 use std::time::Duration;
 
-use distlock_core::backend::Key;
-use distlock_core::info::Query;
-use distlock_core::state::{LockState, Reply, Rules};
-use distlock_core::{Clock, FullName};
+use distlock_core::{Clock, Event, FullName, Key, LockState, Query, Reply, Rules, Wake};
 use distlock_testkit::differential::{Knows, Play, Subject};
 use distlock_testkit::servers::{Postgres, Server};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
-use crate::message::{Kind, Message};
-use crate::statements::{Schema, Statements};
-use crate::{fast_path, inspect, moves};
+use crate::schema::Schema;
+use crate::statements::Statements;
+use crate::{fast_path, function_calls, inspect, notification};
 
 /// How long a message may take that was sent.
 const SOON: Duration = Duration::from_secs(20);
@@ -93,38 +90,40 @@ impl Subject for Scene {
         self.run(format!("SET distlock.now = {now}")).await;
         // Both ways have to give the same answers: in most sequences the short one is tried first.
         let short = !self.sequences.is_multiple_of(4);
-        let (conn, say) = (&mut self.conn, &self.statements);
+        let (conn, sql) = (&mut self.conn, &self.statements);
         let replies = match play {
             Play::Acquire { ask, wait, via } => {
                 let told = wait.is_some().then_some(*via);
                 let mut shortly = None;
                 if short && fast_path::fits(ask) {
-                    shortly = fast_path::take(conn, say, ask, via).await.unwrap();
+                    shortly = fast_path::take(conn, sql, ask, via).await.unwrap();
                 }
                 if short && shortly.is_none() {
-                    shortly = fast_path::confirm(conn, say, ask, told).await.unwrap();
+                    shortly = fast_path::confirm(conn, sql, ask, told).await.unwrap();
                 }
                 match shortly {
                     Some(reply) => Ok(vec![reply]),
-                    None => moves::acquire(conn, say, ask, *wait, via).await.map(|r| vec![r]),
+                    None => {
+                        function_calls::acquire(conn, sql, ask, *wait, via).await.map(|r| vec![r])
+                    }
                 }
             }
-            Play::Heartbeat { due, via } => moves::heartbeat(conn, say, due, via).await,
-            Play::Renew { due } => moves::renew(conn, say, due).await,
+            Play::Heartbeat { due, via } => function_calls::heartbeat(conn, sql, due, via).await,
+            Play::Renew { due } => function_calls::renew(conn, sql, due).await,
             Play::Release { key } => {
-                match short && fast_path::give(conn, say, key).await.unwrap() {
+                match short && fast_path::give(conn, sql, key).await.unwrap() {
                     true => Ok(vec![Reply::Released]),
-                    false => moves::release(conn, say, key).await.map(|(r, _)| vec![r]),
+                    false => function_calls::release(conn, sql, key).await.map(|(r, _)| vec![r]),
                 }
             }
-            Play::Cancel { key } => moves::cancel(conn, say, key).await.map(|r| vec![r]),
+            Play::Cancel { key } => function_calls::cancel(conn, sql, key).await.map(|r| vec![r]),
             Play::Force { lock, token, how } => {
-                moves::force(conn, say, lock, *token, *how).await.map(|r| vec![r])
+                function_calls::force(conn, sql, lock, *token, *how).await.map(|r| vec![r])
             }
         };
         let mut states = Vec::new();
         for lock in locks {
-            let seen = inspect::states(conn, say, &Query::Name(lock.clone()), true).await.unwrap();
+            let seen = inspect::states(conn, sql, &Query::Name(lock.clone()), true).await.unwrap();
             states.push(seen.into_iter().next().map(|(_, state, _)| state).unwrap_or_default());
         }
         (replies.unwrap(), states)
@@ -137,15 +136,13 @@ impl Subject for Scene {
         let (mut told, mut ends) = (Vec::new(), 0);
         while ends < 2 {
             let next = Clock::system().timeout(SOON, self.sink.recv()).await;
-            match Message::parse(next.expect("a message soon").unwrap().payload()) {
-                Some(Message { kind, key }) => told.push((
-                    match kind {
-                        Kind::Turn => b't',
-                        Kind::Contended => b'c',
-                        Kind::Revoked => b'x',
-                    },
-                    key,
-                )),
+            match notification::parse(next.expect("a message soon").unwrap().payload()) {
+                Some((lock, wake)) => told.push(match wake {
+                    Wake::Turn(req) => (b't', Key { lock, req }),
+                    Wake::Event(Event::Contended(key)) => (b'c', key),
+                    Wake::Event(Event::Lost(key, _)) => (b'x', key),
+                    other => panic!("{other:?}"),
+                }),
                 None => ends += 1,
             }
         }

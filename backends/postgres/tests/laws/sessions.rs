@@ -26,7 +26,8 @@ pub(crate) fn suite(
     algorithm: Algorithm,
     make: fn(&Path) -> Fut<'static, Result<Made, Error>>,
 ) -> Suite {
-    Suite::by_url(capability(&PostgresOptions::new().algorithm(algorithm), true), make, |url| {
+    let options = PostgresOptions { algorithm, ..PostgresOptions::default() };
+    Suite::by_url(capability(&options, true), make, |url| {
         let url = StoreUrl::parse(url);
         Box::pin(async move { Ok(Locks::from_store(open(url?).await?)) })
     })

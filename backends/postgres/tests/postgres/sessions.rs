@@ -31,6 +31,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_session_that_was_ended_unseen_was_lost_at_the_release", unseen),
     ("sessions_rest_and_are_used_again", reused),
     ("two_hundred_waiters_stay_within_their_sessions", bounded),
+    ("a_close_waits_for_a_waiter_that_is_late_to_let_go", late_to_let_go),
     ("a_killed_server_ends_session_locks_and_loses_no_token", killed),
     ("the_end_of_the_server_is_told_at_once_and_not_at_a_renewal", told_at_once),
     ("the_end_of_the_server_is_told_though_the_first_look_came_before_it", looked_early),
@@ -341,6 +342,32 @@ fn reused() {
             // Ended while it rested: nobody notices.
             assert_eq!(sql(&server, &format!("SELECT pg_terminate_backend({a}, 5000)")).await, "t");
             assert_ne!(pid("c").await, a);
+        }
+    });
+}
+
+/// Its task is polled no more when its client begins to close, and lets go a little later.
+fn late_to_let_go() {
+    run(async {
+        for query in ALGORITHMS {
+            let server = Postgres::new().start().await.unwrap();
+            let (waits, holds) = (client(&server, query).await, client(&server, query).await);
+            let held = soon("it is free", holds.lock("a").ttl(LONG).acquire()).await.unwrap();
+            let mut waiting = Box::pin(waits.lock("a").ttl(LONG).acquire());
+            tokio::select! {
+                biased;
+                granted = &mut waiting => panic!("it is held: {granted:?}"),
+                () = line_of(&holds, "a", 1) => {}
+            }
+            let lets_go = async {
+                Clock::system().sleep(ms(100)).await;
+                drop(waiting);
+            };
+            let ((), closed) = tokio::join!(lets_go, waits.close());
+            assert_eq!(closed.left, 0);
+            let shown = holds.show("a").await.unwrap().expect("it is held");
+            assert!(shown.waiters.is_empty(), "{query}: {:?}", shown.waiters);
+            give_back(held).await;
         }
     });
 }

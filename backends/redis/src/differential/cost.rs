@@ -4,14 +4,12 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_core::backend::Ask;
-use distlock_core::state::Reply;
-use distlock_core::{FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId};
+use distlock_core::{Ask, FullName, Label, Mode, Name, Namespace, Owner, Patience, Reply, ReqId};
 
 use super::scene::Scene;
 use crate::keys::Keys;
-use crate::moves::{self, Counted};
 use crate::quarantine::Agreed;
+use crate::script_calls::{self, ALL_COUNTED};
 
 const TTL: Duration = Duration::from_secs(600);
 const CYCLES: usize = 400;
@@ -60,8 +58,9 @@ async fn hand_over(scene: &mut Scene, waiters: usize) -> u64 {
     let name = format!("line of {waiters}");
     let keys = Keys::of(&ask(&name).lock);
     let mut line: VecDeque<Ask> = (0..=waiters).map(|_| ask(&name)).collect();
-    let join =
-        |ask: &Ask| moves::acquire(&keys, ask, Some(TTL), "via-1", &Counted::All, &Agreed::NONE);
+    let join = |ask: &Ask| {
+        script_calls::acquire(&keys, ask, Some(TTL), "via-1", ALL_COUNTED, &Agreed::NONE)
+    };
     for some in line.make_contiguous().chunks(500) {
         scene.send(&some.iter().map(join).collect::<Vec<_>>()).await;
     }
@@ -69,10 +68,10 @@ async fn hand_over(scene: &mut Scene, waiters: usize) -> u64 {
     for _ in 0..CYCLES {
         let last = line.pop_front().unwrap();
         let before = scene.spent().await;
-        let calls = [moves::release(&keys, &last.req, &Counted::All), join(&line[0])];
+        let calls = [script_calls::release(&keys, &last.req, ALL_COUNTED), join(&line[0])];
         let replies = scene.send(&calls).await;
         costs.push(scene.spent().await - before);
-        let reply = moves::acquired(&replies[1], TTL).unwrap();
+        let reply = script_calls::acquired(&replies[1], TTL).unwrap();
         let Reply::Granted { waiters: behind, .. } = reply else {
             panic!("not the next in line: {reply:?}");
         };
@@ -97,8 +96,9 @@ async fn a_line_of_ten_thousand_is_handed_over_as_cheaply_as_one_of_ten() {
 async fn let_in(scene: &mut Scene, readers: usize) -> u64 {
     let name = format!("{readers} readers");
     let (keys, writer) = (Keys::of(&ask(&name).lock), ask(&name));
-    let join =
-        |ask: &Ask| moves::acquire(&keys, ask, Some(TTL), "via-1", &Counted::All, &Agreed::NONE);
+    let join = |ask: &Ask| {
+        script_calls::acquire(&keys, ask, Some(TTL), "via-1", ALL_COUNTED, &Agreed::NONE)
+    };
     let reader = |_| Ask { mode: Mode::Shared, ..ask(&name) };
     let line: Vec<Ask> = (0..readers).map(reader).collect();
     scene.send(&[join(&writer)]).await;
@@ -106,10 +106,10 @@ async fn let_in(scene: &mut Scene, readers: usize) -> u64 {
         scene.send(&some.iter().map(join).collect::<Vec<_>>()).await;
     }
     let before = scene.cpu().await;
-    scene.send(&[moves::release(&keys, &writer.req, &Counted::All)]).await;
+    scene.send(&[script_calls::release(&keys, &writer.req, ALL_COUNTED)]).await;
     let cost = scene.cpu().await - before;
     let reply = &scene.send(&[join(&line[readers - 1])]).await[0];
-    let reply = moves::acquired(reply, TTL).unwrap();
+    let reply = script_calls::acquired(reply, TTL).unwrap();
     assert!(matches!(reply, Reply::Granted { waiters: 0, .. }), "{reply:?}");
     cost
 }

@@ -3,15 +3,14 @@
 
 use std::time::Duration;
 
-use distlock_core::backend::Ask;
-use distlock_core::state::{Pulse, Reply};
-use distlock_core::{Kind, ReqId};
+use distlock_core::state::Pulse;
+use distlock_core::{Ask, Kind, Reply, ReqId};
 
 use super::cost::ask;
 use super::scene::Scene;
 use crate::keys::Keys;
-use crate::moves::{self, Counted, Message};
 use crate::quarantine::Agreed;
+use crate::script_calls::{self, ALL_COUNTED, Message};
 
 const TTL: Duration = Duration::from_secs(600);
 /// More than two calls may touch.
@@ -24,7 +23,7 @@ async fn a_crowd_that_does_not_listen_is_passed_over_in_steps() {
     let mut scene = Scene::new().await;
     let holder = ask("crowd");
     let keys = Keys::of(&holder.lock);
-    let join = |a, via| moves::acquire(&keys, a, Some(TTL), via, &Counted::All, &Agreed::NONE);
+    let join = |a, via| script_calls::acquire(&keys, a, Some(TTL), via, ALL_COUNTED, &Agreed::NONE);
     scene.send(&[join(&holder, "")]).await;
     let crowd: Vec<_> = (0..CROWD).map(|_| ask("crowd")).collect();
     for some in crowd.chunks(500) {
@@ -32,17 +31,17 @@ async fn a_crowd_that_does_not_listen_is_passed_over_in_steps() {
     }
     let listener = ask("crowd");
     let replies = scene
-        .send(&[join(&listener, "via-1"), moves::release(&keys, &holder.req, &Counted::All)])
+        .send(&[join(&listener, "via-1"), script_calls::release(&keys, &holder.req, ALL_COUNTED)])
         .await;
-    let place = moves::acquired(&replies[0], TTL).unwrap();
+    let place = script_calls::acquired(&replies[0], TTL).unwrap();
     assert!(matches!(place, Reply::Waiting { ahead, .. } if ahead as usize == CROWD), "{place:?}");
     let nobody = [(keys.clone(), ReqId::random(), TTL)];
-    let calls = [0; 2].map(|_| moves::heartbeat(&nobody, "", &Counted::All));
+    let calls = [0; 2].map(|_| script_calls::heartbeat(&nobody, "", ALL_COUNTED));
     scene.send(&calls).await;
-    let heard = Message::parse(&scene.sink.next()).expect("a message");
+    let heard = Message::parse(&scene.sink.next(), Keys::lock_of).expect("a message");
     assert_eq!(heard.key.req, listener.req);
-    let seen = scene.send(&[moves::inspect(std::slice::from_ref(&keys))]).await;
-    let seen = moves::inspected(&seen[0], std::slice::from_ref(&keys)).unwrap();
+    let seen = scene.send(&[script_calls::inspect(std::slice::from_ref(&keys))]).await;
+    let seen = script_calls::inspected(&seen[0], std::slice::from_ref(&keys)).unwrap();
     assert_eq!((seen[0].holds[0].req, seen[0].waiters.len()), (listener.req, CROWD));
 }
 
@@ -55,7 +54,7 @@ async fn a_crowd_that_is_over_is_dropped_in_steps_and_never_granted() {
     let time: (u64, u64) = redis::cmd("TIME").query_async(&mut scene.link).await.unwrap();
     let mut now = time.0 * 1_000_000;
     let join =
-        |a: &Ask, wait| moves::acquire(&keys, a, Some(wait), "", &Counted::All, &Agreed::NONE);
+        |a: &Ask, wait| script_calls::acquire(&keys, a, Some(wait), "", ALL_COUNTED, &Agreed::NONE);
     scene.step(now, join(&holder, TTL), &locks).await;
     for _ in 0..CROWD {
         scene.just(now, join(&ask("over"), Duration::from_secs(1))).await;
@@ -64,13 +63,14 @@ async fn a_crowd_that_is_over_is_dropped_in_steps_and_never_granted() {
     scene.step(now, join(&alive, TTL), &locks).await;
     now += 2_000_000;
     let (_, states) =
-        scene.step(now, moves::release(&keys, &holder.req, &Counted::All), &locks).await;
+        scene.step(now, script_calls::release(&keys, &holder.req, ALL_COUNTED), &locks).await;
     assert!(states[0].holds.iter().all(|h| h.claim.req == alive.req), "{:?}", states[0].holds);
     let beat = [(keys.clone(), alive.req, TTL)];
     let mut pulse = Vec::new();
     for _ in 0..2 {
-        let (reply, _) = scene.step(now, moves::heartbeat(&beat, "", &Counted::All), &locks).await;
-        pulse = moves::pulses(&reply, 1).unwrap();
+        let (reply, _) =
+            scene.step(now, script_calls::heartbeat(&beat, "", ALL_COUNTED), &locks).await;
+        pulse = script_calls::pulses(&reply, 1).unwrap();
     }
     assert_eq!(pulse, [Reply::Pulse(Pulse::Turn)]);
 }
@@ -80,7 +80,7 @@ async fn a_server_without_memory_grants_nothing_but_keeps_and_frees() {
     let mut scene = Scene::new().await;
     let held = ask("full");
     let keys = Keys::of(&held.lock);
-    let take = |a| moves::acquire(&keys, a, None, "", &Counted::All, &Agreed::NONE);
+    let take = |a| script_calls::acquire(&keys, a, None, "", ALL_COUNTED, &Agreed::NONE);
     scene.send(&[take(&held)]).await;
     let mut limit = redis::cmd("CONFIG");
     limit.arg("SET").arg("maxmemory").arg(1);
@@ -90,16 +90,16 @@ async fn a_server_without_memory_grants_nothing_but_keeps_and_frees() {
     let due = [(keys.clone(), held.req, TTL)];
     let replies = scene
         .send(&[
-            moves::renew(&due, &Counted::All, &Agreed::NONE),
-            moves::heartbeat(&due, "", &Counted::All),
-            moves::release(&keys, &held.req, &Counted::All),
-            moves::cancel(&keys, &ReqId::random(), &Counted::All),
+            script_calls::renew(&due, ALL_COUNTED, &Agreed::NONE),
+            script_calls::heartbeat(&due, "", ALL_COUNTED),
+            script_calls::release(&keys, &held.req, ALL_COUNTED),
+            script_calls::cancel(&keys, &ReqId::random(), ALL_COUNTED),
         ])
         .await;
-    let renewed = moves::renewals(&replies[0], 1).unwrap();
+    let renewed = script_calls::renewals(&replies[0], 1).unwrap();
     assert!(matches!(renewed[0], Reply::Renewed { .. }), "{renewed:?}");
-    assert_eq!(moves::released(&replies[2]).unwrap(), Reply::Released);
-    assert_eq!(moves::cancelled(&replies[3]).unwrap(), Reply::Cancelled);
+    assert_eq!(script_calls::released(&replies[2]).unwrap(), Reply::Released);
+    assert_eq!(script_calls::cancelled(&replies[3]).unwrap(), Reply::Cancelled);
 }
 
 #[tokio::test]
@@ -113,15 +113,15 @@ async fn a_record_of_a_newer_layout_is_refused_and_left_alone() {
     scene.run(set).await;
     let due = [(keys.clone(), asked.req, TTL)];
     for call in [
-        moves::acquire(&keys, &asked, None, "", &Counted::All, &Agreed::NONE),
-        moves::release(&keys, &asked.req, &Counted::All),
-        moves::renew(&due, &Counted::All, &Agreed::NONE),
+        script_calls::acquire(&keys, &asked, None, "", ALL_COUNTED, &Agreed::NONE),
+        script_calls::release(&keys, &asked.req, ALL_COUNTED),
+        script_calls::renew(&due, ALL_COUNTED, &Agreed::NONE),
     ] {
         let got = call.by_sha().query_async::<redis::Value>(&mut scene.link).await;
         assert_eq!(got.unwrap_err().code(), Some("DLLAYOUT"), "{}", call.script.name);
     }
-    let seen = scene.send(&[moves::inspect(std::slice::from_ref(&keys))]).await;
-    let e = moves::inspected(&seen[0], std::slice::from_ref(&keys)).unwrap_err();
+    let seen = scene.send(&[script_calls::inspect(std::slice::from_ref(&keys))]).await;
+    let e = script_calls::inspected(&seen[0], std::slice::from_ref(&keys)).unwrap_err();
     assert_eq!(e.kind(), Kind::Layout);
     let mut get = redis::cmd("GET");
     get.arg(&keys.lock);
@@ -143,9 +143,9 @@ async fn no_lease_is_longer_than_was_agreed_on() {
     };
     let take = |ttl, agreed: &Agreed| {
         let ask = Ask { ttl, ..asked.clone() };
-        moves::acquire(&keys, &ask, None, "", &Counted::All, agreed)
+        script_calls::acquire(&keys, &ask, None, "", ALL_COUNTED, agreed)
     };
-    let fails = async |scene: &mut Scene, call: crate::call::Call| {
+    let fails = async |scene: &mut Scene, call: crate::connection::Call| {
         let got = call.by_sha().query_async::<redis::Value>(&mut scene.link).await;
         got.unwrap_err().code().unwrap_or_default().to_owned()
     };
@@ -155,7 +155,7 @@ async fn no_lease_is_longer_than_was_agreed_on() {
     let (long, short) = (Ask { ttl: TTL, ..ask("long") }, Ask { ttl: second, ..ask("short") });
     let (at_long, at_short) = (Keys::of(&long.lock), Keys::of(&short.lock));
     let both = || [(&at_long, &long), (&at_short, &short)].into_iter();
-    let tokens = scene.send(&[moves::acquire_many(both(), "", &one)]).await;
+    let tokens = scene.send(&[script_calls::acquire_many(both(), "", &one)]).await;
     let redis::Value::Array(tokens) = &tokens[0] else { panic!("{tokens:?}") };
     assert_eq!(tokens[0], redis::Value::Int(0));
     assert!(matches!(tokens[1], redis::Value::Int(1..)), "{tokens:?}");
@@ -165,11 +165,12 @@ async fn no_lease_is_longer_than_was_agreed_on() {
     for waiter in [false, true] {
         if waiter {
             let next = ask("agreed");
-            let join = moves::acquire(&keys, &next, Some(TTL), "", &Counted::All, &Agreed::NONE);
+            let join =
+                script_calls::acquire(&keys, &next, Some(TTL), "", ALL_COUNTED, &Agreed::NONE);
             scene.send(&[join]).await;
         }
-        let renewed = scene.send(&[moves::renew(&due, &Counted::All, &one)]).await;
-        let renewed = moves::renewals(&renewed[0], 1).unwrap();
+        let renewed = scene.send(&[script_calls::renew(&due, ALL_COUNTED, &one)]).await;
+        let renewed = script_calls::renewals(&renewed[0], 1).unwrap();
         let Reply::Renewed { remaining, .. } = renewed[0] else { panic!("{renewed:?}") };
         assert!(remaining <= second, "a lease of {remaining:?}");
     }
@@ -182,10 +183,16 @@ async fn no_lease_is_longer_than_was_agreed_on() {
         }
         let other = marker(Some("dl:epoch"), 2 * second);
         assert_eq!(fails(&mut scene, take(second, &other)).await, "DLMAX");
-        assert_eq!(fails(&mut scene, moves::renew(&due, &Counted::All, &other)).await, "DLMAX");
-        assert_eq!(fails(&mut scene, moves::acquire_many(both(), "", &other)).await, "DLMAX");
+        assert_eq!(
+            fails(&mut scene, script_calls::renew(&due, ALL_COUNTED, &other)).await,
+            "DLMAX"
+        );
+        assert_eq!(
+            fails(&mut scene, script_calls::acquire_many(both(), "", &other)).await,
+            "DLMAX"
+        );
     }
     let same = marker(Some("dl:epoch"), second);
-    let renewed = scene.send(&[moves::renew(&due, &Counted::All, &same)]).await;
-    assert!(matches!(moves::renewals(&renewed[0], 1).unwrap()[0], Reply::Renewed { .. }));
+    let renewed = scene.send(&[script_calls::renew(&due, ALL_COUNTED, &same)]).await;
+    assert!(matches!(script_calls::renewals(&renewed[0], 1).unwrap()[0], Reply::Renewed { .. }));
 }

@@ -4,18 +4,16 @@ use std::num::NonZeroU32;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use distlock_core::backend::{Due, Key};
-use distlock_core::state::{LockState, Reply, Rules};
-use distlock_core::{FullName, ReqId, Token};
+use distlock_core::{Due, FullName, Key, LockState, Reply, ReqId, Rules, Token};
 use distlock_testkit::differential::{Knows, Play, Subject};
 use distlock_testkit::servers::{self, Server};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Connection, Value};
 
-use crate::call::{Call, Script};
+use crate::connection::{Call, Script};
 use crate::keys::Keys;
-use crate::moves::{self, Counted, Kind, Message};
 use crate::quarantine::Agreed;
+use crate::script_calls::{self, ALL_COUNTED, Message};
 use crate::scripts::{SCRIPTS, Scripts, Source, rules};
 
 /// The scripts in held time.
@@ -72,12 +70,12 @@ impl Scene {
         let mut pipe = redis::pipe();
         pipe.cmd("SET").arg("dl:clock").arg(now).arg("EX").arg(10_000).ignore();
         pipe.add_command(held(call).by_sha());
-        pipe.add_command(held(moves::inspect(&keys)).by_sha());
+        pipe.add_command(held(script_calls::inspect(&keys)).by_sha());
         pipe.cmd("EVAL").arg(FOR_EVER).arg(0);
         let (reply, seen, eternal): (Value, Value, Vec<String>) =
             pipe.query_async(&mut self.link).await.unwrap();
         assert_eq!(eternal, Vec::<String>::new(), "keys without an end");
-        (reply, moves::states(&seen, &keys).unwrap())
+        (reply, script_calls::states(&seen, &keys).unwrap())
     }
 
     /// Runs one move at one moment.
@@ -109,13 +107,13 @@ impl Scene {
             Play::Acquire { ask, via, .. } if batched(&ask.req) => {
                 let keys = Keys::of(&ask.lock);
                 let asks = std::iter::once((&keys, ask));
-                let call = moves::acquire_many(asks, via, &Agreed::NONE);
+                let call = script_calls::acquire_many(asks, via, &Agreed::NONE);
                 let (value, states) = self.step(now, call, locks).await;
                 (value, states, Some(ask.ttl))
             }
             Play::Release { key } if batched(&key.req) => {
                 let keys = Keys::of(&key.lock);
-                let call = moves::release_many([(&keys, &key.req)].into_iter());
+                let call = script_calls::release_many([(&keys, &key.req)].into_iter());
                 let (value, states) = self.step(now, call, locks).await;
                 (value, states, None)
             }
@@ -162,34 +160,34 @@ impl Subject for Scene {
         if let Some((reply, states)) = self.combined(now, play, locks).await {
             return (vec![reply], states);
         }
-        let counted = &if trusted { Counted::All } else { Counted::None };
+        let counted = if trusted { ALL_COUNTED } else { "0" };
         let renewable = |key: &Key, d| (Keys::of(&key.lock), key.req, d);
         let call = match play {
             Play::Acquire { ask, wait, via } => {
-                moves::acquire(&Keys::of(&ask.lock), ask, *wait, via, counted, &Agreed::NONE)
+                script_calls::acquire(&Keys::of(&ask.lock), ask, *wait, via, counted, &Agreed::NONE)
             }
             Play::Heartbeat { due, via } => {
                 let due: Vec<_> = due.iter().map(|(key, wait)| renewable(key, *wait)).collect();
-                moves::heartbeat(&due, via, counted)
+                script_calls::heartbeat(&due, via, counted)
             }
             Play::Renew { due } => {
                 let due: Vec<_> = due.iter().map(|Due { key, ttl }| renewable(key, *ttl)).collect();
-                moves::renew(&due, counted, &Agreed::NONE)
+                script_calls::renew(&due, counted, &Agreed::NONE)
             }
-            Play::Release { key } => moves::release(&Keys::of(&key.lock), &key.req, counted),
-            Play::Cancel { key } => moves::cancel(&Keys::of(&key.lock), &key.req, counted),
+            Play::Release { key } => script_calls::release(&Keys::of(&key.lock), &key.req, counted),
+            Play::Cancel { key } => script_calls::cancel(&Keys::of(&key.lock), &key.req, counted),
             Play::Force { lock, token, how } => {
-                moves::force(&Keys::of(lock), *token, *how, counted)
+                script_calls::force(&Keys::of(lock), *token, *how, counted)
             }
         };
         let (value, states) = self.step(now, call, locks).await;
         let replies = match play {
-            Play::Acquire { ask, .. } => moves::acquired(&value, ask.ttl).map(|r| vec![r]),
-            Play::Heartbeat { due, .. } => moves::pulses(&value, due.len()),
-            Play::Renew { due } => moves::renewals(&value, due.len()),
-            Play::Release { .. } => moves::released(&value).map(|r| vec![r]),
-            Play::Cancel { .. } => moves::cancelled(&value).map(|r| vec![r]),
-            Play::Force { .. } => moves::forced(&value).map(|r| vec![r]),
+            Play::Acquire { ask, .. } => script_calls::acquired(&value, ask.ttl).map(|r| vec![r]),
+            Play::Heartbeat { due, .. } => script_calls::pulses(&value, due.len()),
+            Play::Renew { due } => script_calls::renewals(&value, due.len()),
+            Play::Release { .. } => script_calls::released(&value).map(|r| vec![r]),
+            Play::Cancel { .. } => script_calls::cancelled(&value).map(|r| vec![r]),
+            Play::Force { .. } => script_calls::forced(&value).map(|r| vec![r]),
         };
         (replies.unwrap(), states)
     }
@@ -202,15 +200,8 @@ impl Subject for Scene {
         }
         let (mut told, mut ends) = (Vec::new(), 0);
         while ends < HEARD.len() {
-            match Message::parse(&self.sink.next()) {
-                Some(Message { kind, key }) => {
-                    let kind = match kind {
-                        Kind::Turn => b't',
-                        Kind::Contended => b'c',
-                        Kind::Revoked => b'x',
-                    };
-                    told.push((kind, key));
-                }
+            match Message::parse(&self.sink.next(), Keys::lock_of) {
+                Some(Message { kind, key }) => told.push((kind, key)),
                 None => ends += 1,
             }
         }

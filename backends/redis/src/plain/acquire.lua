@@ -1,3 +1,4 @@
+-- Takes the lock of the plain recipe, with a token, or says who holds it.
 -- ARGV 1 value 2 ttl (ms) 3 owner 4 label 5 min_hold (us) 6 channel 7 waits 8 the marker's key or '' 9 max_ttl (us) 10 keep (us)
 @AGREED(8)
 local value, ttl = ARGV[1], tonumber(ARGV[2])

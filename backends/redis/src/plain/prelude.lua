@@ -1,4 +1,4 @@
--- KEYS 1 the recipe's key; ours beside it: 2 fence counter, 3 info hash, 4 line of who waits, 5 cancelled requests
+-- KEYS 1 the recipe's key; ours beside it: 2 fence counter, 3 info hash, 4 queue of waiters, 5 cancelled requests
 -- info: v the holder's value, o owner, l label, t token, g granted (us), m min_hold (us), c channel,
 --       r values of the last requests that were given back, newest last
 local T = redis.call('TIME')
@@ -17,7 +17,7 @@ local function cancel(value)
 end
 -- A waiter is its value and its client's channel.
 local function leave(value, channel) redis.call('ZREM', KEYS[4], value .. channel) end
--- Tells the first who listens; it stays in line until it is granted, since others may be quicker. Of
+-- Tells the first who listens; it stays in the queue until it is granted, since others may be quicker. Of
 -- those who do not listen at most a thousand are dropped: who waits also asks by itself.
 local function wake()
   for _ = 1, 1000 do

@@ -1,3 +1,4 @@
+-- Gives a plain lock back (r) or undoes a request (c).
 -- ARGV 1 value 2 'r' release or 'c' cancel 3 channel
 local value = ARGV[1]
 local i = redis.call('HMGET', KEYS[3], 'v', 'g', 'm', 'r')

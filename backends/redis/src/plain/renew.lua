@@ -1,3 +1,4 @@
+-- Extends the leases of plain locks that are still held.
 -- KEYS five for each lock; ARGV the marker's key or '', max_ttl (us), keep (us), then for each value, ttl (ms)
 @AGREED(1)
 local max, keep = math.floor(ARGV[2] / 1000), math.floor(ARGV[3] / 1000)

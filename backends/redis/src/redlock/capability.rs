@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use distlock_core::capability::{
-    Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp,
-};
+use distlock_core::{Capability, Family, Fence, Order, Reentry, WakeUp};
 
+use crate::capability::{FLUSH, Kind, MEMORY, capability};
 use crate::options::{Algorithm, RedisOptions};
 
 /// A node may take a tenth of the TTL to answer: with less than this a healthy one would seem dead.
@@ -24,9 +23,6 @@ const CLOCK: &str = "Leases run on the nodes' wall clocks: when somebody steps s
                      the rest of the nodes that granted a lock are no majority (one is enough where \
                      only a bare majority had granted it), it can pass on before its holder knows; \
                      the fence still refuses the older one.";
-const MEMORY: &str = "A name that nobody has used for a day (?keep=) is forgotten: from then on its tokens rise \
-                      only if no clock was stepped back by more than that meanwhile.";
-const FLUSH: &str = "FLUSHALL and keys deleted by hand are found out at the next renewal only.";
 const PLAIN: &str = "Key and value are those of the Redlock recipe, so clients in other languages \
                      exclude us and we them. It has no ordered fence: a resource cannot tell an \
                      older holder from a newer one.";
@@ -42,39 +38,30 @@ const RESTART_PLAIN: &str = "A node that restarts without durable data grants no
 #[must_use]
 pub fn redlock_capability(options: &RedisOptions) -> Capability {
     let plain = options.algorithm == Algorithm::Plain;
-    let notes: &'static [&'static str] = match (plain, options.quarantine) {
-        (false, true) => &[MAJORITY, TOKENS, RESTART, CLOCK, FLUSH, MEMORY],
-        (false, false) => &[MAJORITY, TOKENS, RESTART_OFF, CLOCK, FLUSH, MEMORY],
-        (true, true) => &[PLAIN, MAJORITY, RESTART_PLAIN, LATE, CLOCK_PLAIN, FLUSH],
-        (true, false) => &[PLAIN, MAJORITY, RESTART_OFF, LATE, CLOCK_PLAIN, FLUSH],
+    let (store, url) = match plain {
+        true => ("redlock (plain)", "redlock://H1,H2,H3?algorithm=plain"),
+        false => ("redlock", "redlock://H1,H2,H3"),
     };
     Capability {
-        store: if plain { "redlock (plain)" } else { "redlock" },
-        url: match plain {
-            true => "redlock://H1,H2,H3?algorithm=plain",
-            false => "redlock://H1,H2,H3",
-        },
+        store,
+        url,
         scope: "hosts that reach a majority of the nodes",
         family: Family::Quorum,
         fence: if plain { Fence::Unordered } else { Fence::Clocked },
-        expiry: Expiry::Ttl,
         ttl_min: TTL_MIN,
-        ttl_max: options.max_ttl,
-        ttl_step: Duration::from_millis(1),
-        restart: if options.quarantine { Survives::Ends } else { Survives::TwoHolders },
-        failover: Survives::NotApplicable,
-        partition: Survives::Ends,
         order: if plain { Order::None } else { Order::Bounded },
         reentry: Reentry::Client,
         shared: false,
         permits: false,
         detach: !plain,
-        force: true,
         lock_delay: false,
         wake: if plain { WakeUp::Poll } else { WakeUp::Push },
-        drift_percent: options.drift_percent,
-        drift_floor: Duration::from_millis(2),
-        wall_witness: true,
-        notes,
+        notes: match (plain, options.quarantine) {
+            (false, true) => &[MAJORITY, TOKENS, RESTART, CLOCK, FLUSH, MEMORY],
+            (false, false) => &[MAJORITY, TOKENS, RESTART_OFF, CLOCK, FLUSH, MEMORY],
+            (true, true) => &[PLAIN, MAJORITY, RESTART_PLAIN, LATE, CLOCK_PLAIN, FLUSH],
+            (true, false) => &[PLAIN, MAJORITY, RESTART_OFF, LATE, CLOCK_PLAIN, FLUSH],
+        },
+        ..capability(Kind::Single, options)
     }
 }

@@ -3,8 +3,8 @@
 //! clients, leave the same state, and no key without an end. Time is held: the scripts read it
 //! from a key.
 
+mod compare;
 mod cost;
-mod generate;
 mod limits;
+mod moves;
 mod scene;
-mod sequences;

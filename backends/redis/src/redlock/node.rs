@@ -1,68 +1,135 @@
 //! One server as a node of a quorum.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use distlock_core::backend::{Force, Forced, Key, Released};
-use distlock_core::capability::Capability;
-use distlock_core::info::Query;
-use distlock_core::lease::EventSink;
 use distlock_core::quorum::{
-    Ballot, Bid, Commit, Committed, Heal, NodeDue, NodeKept, NodeReply, QuorumNode, Round, Vote,
+    Ballot, Bid, Commit, Committed, Heal, NodeDue, NodeKept, NodeReply, Round, Vote,
 };
-use distlock_core::{Clock, Error, FullName, LockInfo, Token};
+use distlock_core::{
+    Ask, Capability, Error, EventSink, Force, Forced, FullName, Key, LockInfo, Query, QuorumNode,
+    Released, ReqId, StoreInfo, Token,
+};
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::server::Server;
-use super::{moves, names, record, replies};
-use crate::call::Call;
-use crate::link::Link;
-use crate::listing::Listing;
+use super::open::reads;
+use super::{keys, plain, record, replies, script_calls};
+use crate::address::{Address, Credentials};
+use crate::checked_connection::CheckedConnection;
+use crate::connection::Call;
+use crate::inspect::{self, Listed, Listing};
+use crate::options::{Algorithm, RedisOptions};
+use crate::plain_common::inspected;
+use crate::primary::PrimaryAddress;
+use crate::quarantine;
+use crate::reconnect::{Reconnecting, Shared};
 
-/// A server that keeps its share of a quorum's locks by scripts.
+/// What is listed: the records of locks.
+const RECORDS: Listed = Listed { prefix: keys::PREFIX, part: "", kind: "string" };
+
+/// A server that keeps its share of a quorum's locks, by scripts or by the textbook recipe. A call
+/// either goes out at once or fails at once: the quorum does not wait for a node that is not there.
 pub(crate) struct RedlockNode {
-    pub(crate) server: Server,
-    pub(crate) capability: Arc<Capability>,
-    pub(crate) listing: Listing,
+    pub(super) site: String,
+    pub(super) server: Arc<Reconnecting>,
+    capability: Arc<Capability>,
+    listing: Listing,
 }
 
 impl RedlockNode {
-    async fn one(&self, make: impl FnOnce(&Link) -> Call) -> Result<Value, Error> {
-        let link = self.server.link()?;
-        self.server.play(&link, &make(&link)).await
+    /// A server that is not connected to yet.
+    pub(super) fn new(
+        address: Address,
+        credentials: Credentials,
+        options: RedisOptions,
+        capability: Arc<Capability>,
+    ) -> Self {
+        let site = address.to_string();
+        // A channel for each server, as two of them might be replicas of each other.
+        let via = format!("{}s:{}", keys::PREFIX, ReqId::random());
+        let marker = Box::new(|| Some(quarantine::marker(keys::PREFIX)));
+        let shared = Shared::new(credentials, options, reads);
+        let address = PrimaryAddress::Fixed(address);
+        let server = Reconnecting::new(shared, address, via, marker, false);
+        Self { site, server, capability, listing: Listing::default() }
+    }
+
+    /// How long it grants nothing, and why.
+    fn closed(&self, link: &CheckedConnection) -> (Duration, String) {
+        let closed = link.quarantined(self.info().clock);
+        closed.map_or_else(Default::default, |(left, why)| (left, format!("{}: {why}", self.site)))
+    }
+
+    /// Runs one script.
+    async fn play(&self, link: &CheckedConnection, call: &Call) -> Result<Value, Error> {
+        let answer = link.wire.run(call, false).await;
+        answer.map_err(|fault| {
+            self.server.judge(link, &fault);
+            fault.told().store(&self.site)
+        })
+    }
+
+    async fn one(&self, call: Call) -> Result<Value, Error> {
+        self.play(&*self.server.at_once()?, &call).await
+    }
+
+    fn is_plain(&self) -> bool {
+        self.server.shared.options.algorithm == Algorithm::Plain
+    }
+
+    /// Proposes by the textbook recipe.
+    async fn propose_plain(&self, ask: &Ask, round: Round, token: Token) -> Result<Vote, Error> {
+        let link = self.server.at_once()?;
+        let (left, why) = self.closed(&link);
+        if !left.is_zero() {
+            return Ok(Vote::NotYet { left, why });
+        }
+        let call = plain::propose(ask, round, token, &link.agreed)?;
+        plain::vote(&self.play(&link, &call).await?, round)
+    }
+
+    fn shut(&self) {
+        self.server.shared.closed.store(true, Ordering::Release);
+        self.server.close();
     }
 
     async fn heal_some(&self, heals: &[Heal]) -> Result<Vec<Vote>, Error> {
-        let link = self.server.link()?;
-        let (closed, why) = self.server.closed(&link);
+        let link = self.server.at_once()?;
+        let (closed, why) = self.closed(&link);
         let value =
-            self.server.play(&link, &moves::heal(heals, &link.via, closed, &link.agreed)).await?;
+            self.play(&link, &script_calls::heal(heals, &link.via, closed, &link.agreed)).await?;
         replies::votes(&value, heals.len(), &why)
     }
 
-    async fn look(&self, locks: &[FullName]) -> Result<Vec<LockInfo>, Error> {
-        let mut found = Vec::new();
-        for locks in locks.chunks(moves::BATCH) {
-            let value = self.one(|_| moves::inspect(locks)).await?;
-            let (now, states) = record::states(&value)?;
-            let seen = locks.iter().zip(states).filter_map(|(lock, state)| state.view(lock, now));
-            found.extend(seen);
+    async fn renew_some(&self, due: &[NodeDue]) -> Result<Vec<NodeKept>, Error> {
+        let link = self.server.at_once()?;
+        if self.is_plain() {
+            let value = self.play(&link, &plain::renew(due, &link.agreed)?).await?;
+            return plain::renewals(&value, due.len());
         }
-        Ok(found)
+        let value = self.play(&link, &script_calls::renew(due, &link.agreed)).await?;
+        Ok(replies::renewals(&value, due.len())?.into_iter().map(kept).collect())
+    }
+
+    async fn look(&self, locks: Vec<FullName>) -> Result<Vec<LockInfo>, Error> {
+        if self.is_plain() {
+            return inspected(&locks, &self.one(plain::inspect(&locks)?).await?);
+        }
+        let value = self.one(script_calls::inspect(&locks)).await?;
+        let (now, states) = record::states(&value)?;
+        Ok(locks.iter().zip(states).filter_map(|(lock, state)| state.view(lock, now)).collect())
     }
 }
 
 impl QuorumNode for RedlockNode {
-    fn capability(&self) -> &Capability {
-        &self.capability
-    }
-
-    fn site(&self) -> &str {
-        &self.server.site
-    }
-
-    fn clock(&self) -> &Clock {
-        self.server.clock()
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo {
+            capability: &self.capability,
+            site: &self.site,
+            clock: &self.server.shared.clock,
+        }
     }
 
     fn link(&self) -> u64 {
@@ -70,16 +137,24 @@ impl QuorumNode for RedlockNode {
     }
 
     async fn propose(&self, bid: &Bid) -> Result<Ballot, Error> {
-        let link = self.server.link()?;
-        let (closed, why) = self.server.closed(&link);
+        if self.is_plain() {
+            let vote = self.propose_plain(&bid.ask, bid.round, bid.token).await?;
+            return Ok(Ballot { vote, at: None });
+        }
+        let link = self.server.at_once()?;
+        let (closed, why) = self.closed(&link);
         let value =
-            self.server.play(&link, &moves::propose(bid, &link.via, closed, &link.agreed)).await?;
+            self.play(&link, &script_calls::propose(bid, &link.via, closed, &link.agreed)).await?;
         let (vote, at) = replies::vote(&value, &why)?;
         Ok(Ballot { vote, at: Some(at) })
     }
 
     async fn heal(&self, heals: &[Heal]) -> Vec<Result<Vote, Error>> {
-        let batches = heals.chunks(moves::BATCH).map(|some| async {
+        if self.is_plain() {
+            let heals = heals.iter().map(|h| self.propose_plain(&h.ask, h.round, h.token));
+            return join_all(heals).await;
+        }
+        let batches = heals.chunks(script_calls::BATCH).map(|some| async {
             match self.heal_some(some).await {
                 Ok(votes) => votes.into_iter().map(Ok).collect::<Vec<_>>(),
                 Err(e) => some.iter().map(|_| Err(e.clone())).collect(),
@@ -89,14 +164,17 @@ impl QuorumNode for RedlockNode {
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed, Error> {
-        replies::committed(&self.one(|_| moves::commit(commit)).await?)
+        // The recipe has no counter to write to, and the quorum of such nodes never asks for it.
+        if self.is_plain() {
+            return Ok(Committed::Lost);
+        }
+        replies::committed(&self.one(script_calls::commit(commit)).await?)
     }
 
     async fn renew(&self, due: &[NodeDue]) -> Vec<NodeKept> {
-        let batches = due.chunks(moves::BATCH).map(|some| async {
-            let value = self.one(|link| moves::renew(some, &link.agreed)).await;
-            match value.and_then(|value| replies::renewals(&value, some.len())) {
-                Ok(replies) => replies.into_iter().map(kept).collect::<Vec<_>>(),
+        let batches = due.chunks(script_calls::BATCH).map(|some| async {
+            match self.renew_some(some).await {
+                Ok(kept) => kept,
                 Err(e) => some.iter().map(|_| NodeKept::Unknown(e.clone())).collect(),
             }
         });
@@ -104,35 +182,31 @@ impl QuorumNode for RedlockNode {
     }
 
     async fn release(&self, key: &Key) -> Result<Released, Error> {
-        replies::released(&self.one(|_| moves::release(key)).await?)
+        let call = match self.is_plain() {
+            true => plain::release(key)?,
+            false => script_calls::release(key),
+        };
+        replies::released(&self.one(call).await?)
     }
 
     async fn cancel(&self, key: &Key, upto: Round) -> Result<(), Error> {
-        replies::cancelled(&self.one(|_| moves::cancel(key, upto)).await?)
+        let call = match self.is_plain() {
+            true => match plain::cancel(key, upto) {
+                Ok(call) => call,
+                // Nothing was ever asked for under a name that cannot be a key.
+                Err(_) => return Ok(()),
+            },
+            false => script_calls::cancel(key, upto),
+        };
+        replies::cancelled(&self.one(call).await?)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        match query {
-            Query::Name(lock) => self.look(std::slice::from_ref(lock)).await,
-            Query::Prefix { space, prefix, after, limit } => {
-                let scan = async { names::scan(&*self.server.link()?, space, prefix, "").await };
-                let (clock, page) = (self.clock(), (space, prefix.as_str(), after.as_ref()));
-                let names = self.listing.names(clock, page, scan).await?;
-                let mut found = Vec::new();
-                // A record stays for a day after its last use: most of them may be free.
-                for names in names.chunks(moves::BATCH) {
-                    found.extend(self.look(names).await?);
-                    if found.len() >= *limit {
-                        break;
-                    }
-                }
-                found.truncate(*limit);
-                if let Some(last) = found.get(limit - 1) {
-                    self.listing.keep(clock, prefix, &last.lock, &names);
-                }
-                Ok(found)
-            }
-        }
+        let listed = if self.is_plain() { &plain::HELD } else { &RECORDS };
+        let scan = async |space, prefix| {
+            inspect::scan(&*self.server.at_once()?, listed, space, prefix).await
+        };
+        self.listing.page(self.info().clock, query, scan, |locks| self.look(locks)).await
     }
 
     async fn force(
@@ -141,15 +215,26 @@ impl QuorumNode for RedlockNode {
         token: Option<Token>,
         how: Force,
     ) -> Result<Forced, Error> {
-        replies::forced(&self.one(|_| moves::force(lock, token, how)).await?)
+        let call = match self.is_plain() {
+            true => plain::force(lock, token, how, self.capability.ttl_max)?,
+            false => script_calls::force(lock, token, how),
+        };
+        replies::forced(&self.one(call).await?)
     }
 
     fn listen(&self, sink: EventSink) {
-        self.server.listen(sink);
+        let _ = self.server.shared.sink.set(sink);
     }
 
     async fn close(&self) {
-        self.server.close();
+        self.shut();
+    }
+}
+
+impl Drop for RedlockNode {
+    /// Takes effect at once: the connection ends, and none is made again.
+    fn drop(&mut self) {
+        self.shut();
     }
 }
 

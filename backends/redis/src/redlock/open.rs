@@ -5,21 +5,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::backend::Backend;
-use distlock_core::quorum::{QuorumDriver, QuorumNode};
-use distlock_core::url::StoreUrl;
-use distlock_core::{Error, Kind, Store};
+use distlock_core::url::usage;
+use distlock_core::{Backend, Error, Kind, QuorumDriver, QuorumNode, Store, StoreUrl, Wake};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::capability::redlock_capability;
-use super::message;
+use super::keys;
 use super::node::RedlockNode;
-use super::plain::PlainNode;
-use super::server::Server;
-use crate::address::{Address, Entry};
-use crate::listing::Listing;
-use crate::options::{Algorithm, RedisOptions, Tls};
+use crate::address::{Address, Credentials, PORT};
+use crate::open::database;
+use crate::options::{RedisOptions, Tls};
+use crate::script_calls::Message;
 
 /// The schemes of Redlock.
 pub(crate) const SCHEMES: [&str; 2] = ["redlock", "redlocks"];
@@ -36,34 +33,13 @@ const GRACE: Duration = Duration::from_millis(20);
 /// Connects to the servers that a URL of one of [`SCHEMES`] names.
 pub(crate) async fn open(url: StoreUrl) -> Result<Arc<dyn Backend>, Error> {
     let plan = Plan::of(url)?;
-    let (site, plain) = (plan.site(), plan.options.algorithm == Algorithm::Plain);
-    let bound = plan.node_timeout;
+    let (site, bound) = (plan.site(), plan.node_timeout);
     let capability = Arc::new(redlock_capability(&plan.options));
-    let servers = plan.servers();
-    greet(&site, &servers).await?;
-    let servers = servers.into_iter().map(|server| (server, capability.clone()));
-    Ok(if plain {
-        let nodes = servers.map(|(server, capability)| PlainNode {
-            server,
-            capability,
-            listing: Listing::default(),
-        });
-        quorum(site, nodes.collect(), bound)?
-    } else {
-        let nodes = servers.map(|(server, capability)| RedlockNode {
-            server,
-            capability,
-            listing: Listing::default(),
-        });
-        quorum(site, nodes.collect(), bound)?
-    })
-}
-
-fn quorum<N: QuorumNode>(
-    site: String,
-    nodes: Vec<N>,
-    bound: Duration,
-) -> Result<Arc<dyn Backend>, Error> {
+    let node = |(address, credentials)| {
+        RedlockNode::new(address, credentials, plan.options.clone(), capability.clone())
+    };
+    let nodes: Vec<_> = plan.nodes.into_iter().map(node).collect();
+    greet(&site, &nodes).await?;
     Ok(QuorumDriver::new(site, nodes)?.per_node(bound).into_backend())
 }
 
@@ -72,18 +48,17 @@ struct Plan {
     scheme: String,
     options: RedisOptions,
     node_timeout: Duration,
-    nodes: Vec<(Address, Entry)>,
+    nodes: Vec<(Address, Credentials)>,
 }
 
 impl Plan {
     fn of(mut url: StoreUrl) -> Result<Self, Error> {
         let mut options = RedisOptions::take_from(&mut url)?;
-        let (urls, db) = (url.take_all("node"), url.take("db"));
+        let (db, urls) = (url.take("db"), url.take_all("node"));
         let node_timeouts = Duration::from_millis(5)..=Duration::from_secs(10);
         let node_timeout =
             url.take_duration("node_timeout", node_timeouts)?.unwrap_or(NODE_TIMEOUT);
-        let more = ["db", "node", "node_timeout", "namespace", "require"];
-        url.finish(&[&RedisOptions::KEYS[..], &more].concat())?;
+        url.finish(&["namespace", "require"])?;
         if options.replicas > 0 || options.sentinel_password.is_some() {
             return Err(usage("wait and sentinel_password are not for Redlock")
                 .with_hint("its nodes are independent servers, without replicas or sentinels"));
@@ -129,29 +104,27 @@ impl Plan {
         let nodes: Vec<String> = self.nodes.iter().map(|(a, _)| a.to_string()).collect();
         format!("{}://{}", self.scheme, nodes.join(","))
     }
-
-    fn servers(self) -> Vec<Server> {
-        let options = self.options;
-        let server = |(address, entry)| Server::new(address, entry, options.clone(), message::read);
-        self.nodes.into_iter().map(server).collect()
-    }
 }
 
 /// The hosts of the URL: one login, one database.
-fn hosts(url: &StoreUrl, db: Option<&str>, tls: &Tls) -> Result<Vec<(Address, Entry)>, Error> {
+fn hosts(
+    url: &StoreUrl,
+    db: Option<&str>,
+    tls: &Tls,
+) -> Result<Vec<(Address, Credentials)>, Error> {
     let mut each = url.clone();
     each.scheme = if url.scheme == "redlocks" { "rediss" } else { "redis" }.to_owned();
-    let db = database(db, &url.path)?;
-    let entry = Entry::of(&each, db, tls)?;
-    Ok(url.hosts.iter().map(|host| (Address::of(host), entry.clone())).collect())
+    let db = database_of(db, &url.path)?;
+    let credentials = Credentials::of(&each, db, tls)?;
+    Ok(url.hosts.iter().map(|host| (Address::of(host, PORT), credentials.clone())).collect())
 }
 
 /// A node by a URL of its own.
-fn node(text: &str, db: Option<&str>, tls: &Tls) -> Result<(Address, Entry), Error> {
+fn node(text: &str, db: Option<&str>, tls: &Tls) -> Result<(Address, Credentials), Error> {
     let hint = "node=redis://user:password@host:port/db, or rediss://…, or redis+unix:/path";
     let mut url = StoreUrl::parse(text)?;
     let own = url.take("db");
-    url.finish(&["db"])?;
+    url.finish(&[])?;
     let none = Tls::default();
     let unix = url.scheme == "redis+unix";
     let tls = match url.scheme.as_str() {
@@ -160,34 +133,26 @@ fn node(text: &str, db: Option<&str>, tls: &Tls) -> Result<(Address, Entry), Err
         other => return Err(usage(format!("invalid scheme of a node {other}:")).with_hint(hint)),
     };
     let path = if unix { "" } else { &url.path };
-    let db = database(own.as_deref().or(db), path)?;
+    let db = database_of(own.as_deref().or(db), path)?;
     let address = match (unix, &url.hosts[..]) {
         (true, []) if !url.path.is_empty() => Address::Unix(PathBuf::from(&url.path)),
-        (false, [host]) => Address::of(host),
+        (false, [host]) => Address::of(host, PORT),
         _ => return Err(usage("a node is one server").with_hint(hint)),
     };
-    Ok((address, Entry::of(&url, db, tls)?))
+    Ok((address, Credentials::of(&url, db, tls)?))
 }
 
-fn database(query: Option<&str>, path: &str) -> Result<i64, Error> {
+fn database_of(query: Option<&str>, path: &str) -> Result<i64, Error> {
     let path = path.trim_matches('/');
-    let text = query.or((!path.is_empty()).then_some(path)).unwrap_or("0");
-    let db = text.parse().ok().filter(|db| (0..=9999).contains(db));
-    db.ok_or_else(|| {
-        usage(format!("{text:?} is not the number of a database"))
-            .with_hint("redlock://H1,H2,H3/DB, as in …/0")
-    })
-}
-
-fn usage(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(Kind::Usage, what)
+    let text = query.or((!path.is_empty()).then_some(path));
+    database(text, "redlock://H1,H2,H3/DB, as in …/0")
 }
 
 /// Connects to all and is content with a majority; the others are connected in the background.
-async fn greet(site: &str, servers: &[Server]) -> Result<(), Error> {
-    let clock = servers[0].clock().clone();
+async fn greet(site: &str, servers: &[RedlockNode]) -> Result<(), Error> {
+    let clock = servers[0].info().clock.clone();
     let (start, majority) = (clock.now(), servers.len() / 2 + 1);
-    let greet = async |server: &Server| (server.site.clone(), server.greet().await);
+    let greet = async |node: &RedlockNode| (node.site.clone(), node.server.link().await);
     let mut greeting: FuturesUnordered<_> = servers.iter().map(greet).collect();
     let (mut runs, mut silent) = (Vec::new(), Vec::new());
     let mut until = None;
@@ -231,6 +196,11 @@ async fn greet(site: &str, servers: &[Server]) -> Result<(), Error> {
     Err(Error::new(worst.unwrap_or(Kind::Unreachable), what)
         .store(site)
         .with_hint(hint.map_or(usual, str::to_owned)))
+}
+
+/// Reads what a node tells unasked.
+pub(super) fn reads(message: &[u8]) -> Option<Wake> {
+    Message::parse(message, keys::lock_of).map(Message::wake)
 }
 
 #[cfg(test)]

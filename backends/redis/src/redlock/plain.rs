@@ -3,57 +3,47 @@
 //!
 //! The key is the lock's name (`rl:p:SPACE:NAME` in a namespace), the value a random one of this
 //! very request and try, so that foreign clients exclude us and we them. There is no counter, no
-//! line and no tombstone; beside the key, under our own prefix, is only who holds it, for people.
+//! queue and no tombstone; beside the key, under our own prefix, is only its holder, for people.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use distlock_core::backend::{Ask, Force, Forced, Key, Released};
-use distlock_core::capability::Capability;
-use distlock_core::info::Query;
-use distlock_core::lease::EventSink;
-use distlock_core::quorum::{
-    Ballot, Bid, Commit, Committed, Generation, Heal, NodeDue, NodeKept, QuorumNode, Round, Vote,
-};
-use distlock_core::{Clock, Error, FullName, LockInfo, LossReason, QueueStatus, Token};
-use futures_util::future::join_all;
+use distlock_core::quorum::{Generation, NodeDue, NodeKept, Round, Vote};
+use distlock_core::{Ask, Error, Force, FullName, Key, LossReason, QueueStatus, Token};
 use redis::Value;
 
-use super::moves::BATCH;
-use super::names;
-use super::replies::{self, odd};
-use super::server::Server;
-use crate::call::{Call, Script};
-use crate::keys;
-use crate::listing::Listing;
-use crate::recipe::{self, holder, left, number, view};
-use crate::scripts::agreed;
+use super::keys;
+use super::replies::{each, odd};
+use crate::connection::{Call, Script};
+use crate::inspect::Listed;
+use crate::keys as redis_keys;
+use crate::plain_common::{self, holder};
+use crate::quarantine::Agreed;
+use crate::reply_cursor::ReplyCursor;
+use crate::scripts::{FREES, GROWS, agreed};
 
 macro_rules! script {
-    ($name:literal) => {
-        LazyLock::new(|| Script::new($name, agreed(include_str!(concat!("plain/", $name, ".lua")))))
+    ($name:literal, $flags:expr) => {
+        LazyLock::new(|| {
+            let body = include_str!(concat!("plain/", $name, ".lua"));
+            Script::new($name, agreed(&[$flags, body].concat()))
+        })
     };
 }
-pub(crate) static PROPOSE: LazyLock<Script> = script!("propose");
-pub(crate) static RENEW: LazyLock<Script> = script!("renew");
-static RELEASE: LazyLock<Script> = script!("release");
-pub(crate) static FORCE: LazyLock<Script> = script!("force");
-static INSPECT: LazyLock<Script> = script!("inspect");
+pub(crate) static PROPOSE: LazyLock<Script> = script!("propose", GROWS);
+pub(crate) static RENEW: LazyLock<Script> = script!("renew", FREES);
+static RELEASE: LazyLock<Script> = script!("release", FREES);
+pub(crate) static FORCE: LazyLock<Script> = script!("force", FREES);
 
 /// The further key that says who holds a lock.
 const INFO: &str = ":i";
-
-/// A server that keeps its share of a quorum's locks by the textbook recipe.
-pub(crate) struct PlainNode {
-    pub(crate) server: Server,
-    pub(crate) capability: Arc<Capability>,
-    pub(crate) listing: Listing,
-}
+/// What is listed: the keys that say who holds a lock.
+pub(super) const HELD: Listed = Listed { prefix: keys::PREFIX, part: INFO, kind: "hash" };
 
 /// The recipe's key, and ours beside it.
 fn keys(lock: &FullName) -> Result<[Vec<u8>; 2], Error> {
-    let name = recipe::key(lock, names::PREFIX, &[keys::PREFIX, names::PREFIX])?;
-    Ok([name.into_bytes(), (names::record(lock) + INFO).into_bytes()])
+    let name = plain_common::key(lock, keys::PREFIX, &[redis_keys::PREFIX, keys::PREFIX])?;
+    Ok([name.into_bytes(), (keys::record(lock) + INFO).into_bytes()])
 }
 
 fn bytes(n: impl ToString) -> Vec<u8> {
@@ -65,103 +55,96 @@ fn millis(d: Duration) -> Vec<u8> {
     bytes(d.as_micros().div_ceil(1000))
 }
 
-fn words(value: &Value) -> Result<&[Value], Error> {
-    match value {
-        Value::Array(words) => Ok(words),
-        other => Err(odd(other)),
-    }
+fn one(script: &'static Script, lock: &FullName, args: Vec<Vec<u8>>) -> Result<Call, Error> {
+    Ok(Call { script, keys: keys(lock)?.into(), args })
 }
 
-impl PlainNode {
-    async fn play(&self, call: Call) -> Result<Value, Error> {
-        self.server.play(&*self.server.link()?, &call).await
-    }
-
-    async fn take(&self, ask: &Ask, round: Round, token: Token) -> Result<Vote, Error> {
-        let link = self.server.link()?;
-        let (left, why) = self.server.closed(&link);
-        if !left.is_zero() {
-            return Ok(Vote::NotYet { left, why });
-        }
-        let mut args = vec![
-            bytes(ask.req),
-            bytes(round.0),
-            millis(ask.ttl),
-            ask.owner.as_str().into(),
-            ask.label.as_str().into(),
-            bytes(token.get()),
-            bytes(ask.min_hold.as_micros()),
-        ];
-        args.extend(link.agreed.args());
-        let call = Call { script: &PROPOSE, keys: keys(&ask.lock)?.into(), args };
-        vote(&self.server.play(&link, &call).await?, round)
-    }
-
-    async fn renew_some(&self, due: &[NodeDue]) -> Result<Vec<NodeKept>, Error> {
-        let link = self.server.link()?;
-        let (mut all, mut args) = (Vec::new(), link.agreed.args().to_vec());
-        for d in due {
-            all.extend(keys(&d.key.lock)?);
-            let round = d.generation.map(|g| bytes(g.0)).unwrap_or_default();
-            args.extend([bytes(d.key.req), round, millis(d.ttl)]);
-        }
-        let value = self.server.play(&link, &Call { script: &RENEW, keys: all, args }).await?;
-        let answers = words(&value)?;
-        if answers.len() != due.len() {
-            return Err(odd(&value));
-        }
-        answers.iter().map(|answer| kept(answer).ok_or_else(|| odd(answer))).collect()
-    }
-
-    async fn give(&self, key: &Key, how: Vec<u8>) -> Result<Value, Error> {
-        let keys = keys(&key.lock)?.into();
-        self.play(Call { script: &RELEASE, keys, args: vec![bytes(key.req), how] }).await
-    }
-
-    async fn look(&self, locks: &[FullName]) -> Result<Vec<LockInfo>, Error> {
-        let mut all = Vec::new();
-        for lock in locks {
-            all.extend(keys(lock)?);
-        }
-        let value = self.play(Call { script: &INSPECT, keys: all, args: Vec::new() }).await?;
-        let seen =
-            locks.iter().zip(words(&value)?).map(|(lock, answer)| view(lock, words(answer)?, odd));
-        Ok(seen.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
-    }
+pub(super) fn propose(
+    ask: &Ask,
+    round: Round,
+    token: Token,
+    agreed: &Agreed,
+) -> Result<Call, Error> {
+    let mut args = vec![
+        bytes(ask.req),
+        bytes(round.0),
+        millis(ask.ttl),
+        ask.owner.as_str().into(),
+        ask.label.as_str().into(),
+        bytes(token.get()),
+        bytes(ask.min_hold.as_micros()),
+    ];
+    args.extend(agreed.args());
+    one(&PROPOSE, &ask.lock, args)
 }
 
-fn vote(value: &Value, round: Round) -> Result<Vote, Error> {
-    let words = words(value)?;
-    let rest = words.get(1..).unwrap_or_default();
-    match number(words.first()) {
-        Some(1) => Ok(Vote::Granted {
+pub(super) fn renew(due: &[NodeDue], agreed: &Agreed) -> Result<Call, Error> {
+    let (mut all, mut args) = (Vec::new(), agreed.args().to_vec());
+    for d in due {
+        all.extend(keys(&d.key.lock)?);
+        let round = d.generation.map(|g| bytes(g.0)).unwrap_or_default();
+        args.extend([bytes(d.key.req), round, millis(d.ttl)]);
+    }
+    Ok(Call { script: &RENEW, keys: all, args })
+}
+
+pub(super) fn release(key: &Key) -> Result<Call, Error> {
+    one(&RELEASE, &key.lock, vec![bytes(key.req), b"r".to_vec()])
+}
+
+pub(super) fn cancel(key: &Key, upto: Round) -> Result<Call, Error> {
+    one(&RELEASE, &key.lock, vec![bytes(key.req), bytes(upto.0)])
+}
+
+pub(super) fn force(
+    lock: &FullName,
+    token: Option<Token>,
+    how: Force,
+    max_ttl: Duration,
+) -> Result<Call, Error> {
+    let token = token.map(|t| bytes(t.get())).unwrap_or_default();
+    let how = if how == Force::Now { b"n".to_vec() } else { b"r".to_vec() };
+    one(&FORCE, lock, vec![token, how, millis(max_ttl)])
+}
+
+pub(super) fn vote(value: &Value, round: Round) -> Result<Vote, Error> {
+    read_vote(value, round).ok_or_else(|| odd(value))
+}
+
+fn read_vote(value: &Value, round: Round) -> Option<Vote> {
+    let mut words = ReplyCursor::of(value)?;
+    Some(match words.number()? {
+        1 => Vote::Granted {
             accepted: false,
             base: None,
             generation: Generation(round.0),
-            left: left(rest.first()).ok_or_else(|| odd(value))?,
+            left: words.key_left()?,
             waiters: 0,
-        }),
-        Some(2) => {
-            let left = left(rest.first());
-            let holder = holder(rest.get(1..).unwrap_or_default(), left);
-            Ok(Vote::Busy {
-                status: QueueStatus { holder, left, ..QueueStatus::default() },
-                queued: false,
-            })
+        },
+        2 => {
+            let left = words.key_left();
+            let holder = holder(words, left);
+            let status = QueueStatus { holder, left, ..QueueStatus::default() };
+            Vote::Busy { status, queued: false }
         }
-        Some(4) => Ok(Vote::Tombstoned),
-        _ => Err(odd(value)),
-    }
+        4 => Vote::Tombstoned,
+        _ => return None,
+    })
+}
+
+/// The renewals of a batch, one for each.
+pub(super) fn renewals(value: &Value, count: usize) -> Result<Vec<NodeKept>, Error> {
+    each(value, count)?.iter().map(|v| kept(v).ok_or_else(|| odd(v))).collect()
 }
 
 fn kept(answer: &Value) -> Option<NodeKept> {
-    let Value::Array(words) = answer else { return None };
-    Some(match number(words.first())? {
+    let mut words = ReplyCursor::of(answer)?;
+    Some(match words.number()? {
         0 => NodeKept::Lost(LossReason::Gone),
         1 => NodeKept::Held {
-            generation: Generation(number(words.get(1))?),
-            left: left(words.get(2))?,
-            token: number(words.get(3)).and_then(|t| Token::new(t).ok()),
+            generation: Generation(words.number()?),
+            left: words.key_left()?,
+            token: words.parsed().and_then(|t| Token::new(t).ok()),
             waiters: 0,
         },
         2 => NodeKept::Lost(LossReason::Revoked),
@@ -169,100 +152,11 @@ fn kept(answer: &Value) -> Option<NodeKept> {
     })
 }
 
-impl QuorumNode for PlainNode {
-    fn capability(&self) -> &Capability {
-        &self.capability
+/// Looks at locks.
+pub(super) fn inspect(locks: &[FullName]) -> Result<Call, Error> {
+    let mut all = Vec::new();
+    for lock in locks {
+        all.extend(keys(lock)?);
     }
-
-    fn site(&self) -> &str {
-        &self.server.site
-    }
-
-    fn clock(&self) -> &Clock {
-        self.server.clock()
-    }
-
-    fn link(&self) -> u64 {
-        self.server.number()
-    }
-
-    async fn propose(&self, bid: &Bid) -> Result<Ballot, Error> {
-        let vote = self.take(&bid.ask, bid.round, bid.token).await?;
-        Ok(Ballot { vote, at: None })
-    }
-
-    async fn heal(&self, heals: &[Heal]) -> Vec<Result<Vote, Error>> {
-        join_all(heals.iter().map(|h| self.take(&h.ask, h.round, h.token))).await
-    }
-
-    /// Nothing is stored, as there is no counter: the quorum of such nodes never asks for it.
-    async fn commit(&self, _commit: &Commit) -> Result<Committed, Error> {
-        Ok(Committed::Lost)
-    }
-
-    async fn renew(&self, due: &[NodeDue]) -> Vec<NodeKept> {
-        let batches = due.chunks(BATCH).map(|some| async {
-            match self.renew_some(some).await {
-                Ok(kept) => kept,
-                Err(e) => some.iter().map(|_| NodeKept::Unknown(e.clone())).collect(),
-            }
-        });
-        join_all(batches).await.into_iter().flatten().collect()
-    }
-
-    async fn release(&self, key: &Key) -> Result<Released, Error> {
-        replies::released(&self.give(key, b"r".to_vec()).await?)
-    }
-
-    async fn cancel(&self, key: &Key, upto: Round) -> Result<(), Error> {
-        // Nothing was ever asked for under a name that cannot be a key.
-        if keys(&key.lock).is_err() {
-            return Ok(());
-        }
-        replies::cancelled(&self.give(key, bytes(upto.0)).await?)
-    }
-
-    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        match query {
-            Query::Name(lock) => self.look(std::slice::from_ref(lock)).await,
-            Query::Prefix { space, prefix, after, limit } => {
-                let scan = async { names::scan(&*self.server.link()?, space, prefix, INFO).await };
-                let (clock, page) = (self.clock(), (space, prefix.as_str(), after.as_ref()));
-                let names = self.listing.names(clock, page, scan).await?;
-                let mut found = Vec::new();
-                for names in names.chunks(BATCH) {
-                    found.extend(self.look(names).await?);
-                    if found.len() >= *limit {
-                        break;
-                    }
-                }
-                found.truncate(*limit);
-                if let Some(last) = found.get(limit - 1) {
-                    self.listing.keep(clock, prefix, &last.lock, &names);
-                }
-                Ok(found)
-            }
-        }
-    }
-
-    async fn force(
-        &self,
-        lock: &FullName,
-        token: Option<Token>,
-        how: Force,
-    ) -> Result<Forced, Error> {
-        let token = token.map(|t| bytes(t.get())).unwrap_or_default();
-        let how = if how == Force::Now { b"n".to_vec() } else { b"r".to_vec() };
-        let keys = keys(lock)?.into();
-        let args = vec![token, how, millis(self.capability.ttl_max)];
-        replies::forced(&self.play(Call { script: &FORCE, keys, args }).await?)
-    }
-
-    fn listen(&self, sink: EventSink) {
-        self.server.listen(sink);
-    }
-
-    async fn close(&self) {
-        self.server.close();
-    }
+    Ok(Call { script: &plain_common::INSPECT, keys: all, args: Vec::new() })
 }

@@ -1,63 +1,14 @@
-//! What the scripts answer.
+//! Decodes the replies of one node's scripts; the quorum is counted in the core.
 
 use std::time::Duration;
 
-use distlock_core::backend::{Forced, Released};
 use distlock_core::quorum::{Committed, Generation, NodeReply, Vote};
-use distlock_core::state::Micros;
-use distlock_core::{Error, Holder, Kind, LossReason, QueueStatus, Token};
+use distlock_core::{Error, Forced, Holder, LossReason, Micros, QueueStatus, Released, Token};
 use redis::Value;
 
 use super::record;
-
-/// An answer that no script gives.
-pub(crate) fn odd(value: &Value) -> Error {
-    Error::new(Kind::Store, format!("an answer that makes no sense: {value:?}"))
-        .unknown()
-        .with_hint("see whether something between us and the server changes what it says")
-}
-
-/// The words of an answer, one after the other.
-struct Words<'a>(&'a [Value]);
-
-impl<'a> Words<'a> {
-    fn of(value: &'a Value) -> Option<Self> {
-        match value {
-            Value::Array(words) => Some(Self(words)),
-            _ => None,
-        }
-    }
-
-    fn signed(&mut self) -> Option<i64> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        match first {
-            Value::Int(n) => Some(*n),
-            _ => None,
-        }
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        self.signed()?.try_into().ok()
-    }
-
-    fn span(&mut self) -> Option<Duration> {
-        self.number().map(Duration::from_micros)
-    }
-
-    fn count(&mut self) -> Option<u32> {
-        self.number()?.try_into().ok()
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        match first {
-            Value::BulkString(bytes) => Some(bytes),
-            _ => None,
-        }
-    }
-}
+pub(crate) use crate::errors::odd;
+use crate::reply_cursor::ReplyCursor;
 
 /// A vote, and what time it was at the node. `why` says what a quarantine is for.
 pub(crate) fn vote(value: &Value, why: &str) -> Result<(Vote, Micros), Error> {
@@ -65,7 +16,7 @@ pub(crate) fn vote(value: &Value, why: &str) -> Result<(Vote, Micros), Error> {
 }
 
 fn read_vote(value: &Value, why: &str) -> Option<(Vote, Micros)> {
-    let mut words = Words::of(value)?;
+    let mut words = ReplyCursor::of(value)?;
     let (which, now) = (words.number()?, Micros(words.number()?));
     let vote = match which {
         1 => Vote::Granted {
@@ -89,8 +40,8 @@ fn read_vote(value: &Value, why: &str) -> Option<(Vote, Micros)> {
     Some((vote, now))
 }
 
-fn holder(words: &mut Words<'_>, left: Option<Duration>) -> Option<Holder> {
-    let (token, age) = (Token::new(words.number()?).ok()?, words.span()?);
+fn holder(words: &mut ReplyCursor<'_>, left: Option<Duration>) -> Option<Holder> {
+    let (token, age) = (words.token()?, words.span()?);
     let (owner, _, label) = record::who(words.bytes()?)?;
     Some(Holder { label, owner, token, age, left })
 }
@@ -100,7 +51,7 @@ pub(crate) fn votes(value: &Value, count: usize, why: &str) -> Result<Vec<Vote>,
     each(value, count)?.iter().map(|v| vote(v, why).map(|(vote, _)| vote)).collect()
 }
 
-fn each(value: &Value, count: usize) -> Result<&[Value], Error> {
+pub(super) fn each(value: &Value, count: usize) -> Result<&[Value], Error> {
     match value {
         Value::Array(answers) if answers.len() == count => Ok(answers),
         other => Err(odd(other)),
@@ -113,7 +64,7 @@ pub(crate) fn renewals(value: &Value, count: usize) -> Result<Vec<NodeReply>, Er
 }
 
 fn renewal(value: &Value) -> Option<NodeReply> {
-    let mut words = Words::of(value)?;
+    let mut words = ReplyCursor::of(value)?;
     Some(match words.number()? {
         0 => NodeReply::Lost(LossReason::Gone),
         1 => NodeReply::Kept {

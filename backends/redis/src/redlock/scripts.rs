@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use crate::call::Script;
+use crate::connection::Script;
 pub(crate) use crate::scripts::Source;
 use crate::scripts::{FREES, GROWS, LOOKS, agreed};
 

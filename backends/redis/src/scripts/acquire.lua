@@ -1,5 +1,6 @@
+-- What acquire.fast.lua left undecided: the full rules. KEYS, ARGV and variables as there.
 -- Answers the token alone if the lock was free, {1, token, block, left, waiters, floor} granted,
--- {2, ahead, left, holder…} in line,
+-- {2, ahead, left, holder…} in the queue,
 -- {3, ahead, left, holder…} busy, {4, 0, permits} or {4, 1, mode} refused, {5, how} ended before.
 -- The holder is its token, age, what is left, and its claim.
 local req, asked, wait = ARGV[1], claim(ARGV[2]), tonumber(ARGV[3])
@@ -29,7 +30,7 @@ local function refusal()
     if asked.mode > 0 and h.claim.mode > 0 and h.claim.mode ~= asked.mode then return {4, 0, h.claim.mode} end
     if not mine and h.phase == @HELD and h.claim.owner == asked.owner then mine = h.claim.mode end
   end
-  -- All who wait for permits wait for the same number of them.
+  -- All waiters for permits ask for the same number of them.
   if asked.mode > 0 and s.queued > 0 then
     local n = call('HMGET', s.W, 'p', 'n')
     if n[1] and tonumber(n[2]) ~= asked.mode then return {4, 0, tonumber(n[2])} end
@@ -37,12 +38,12 @@ local function refusal()
   if mine and mine ~= asked.mode then return {4, 1, mine} end
 end
 
-local function last_in_line()
+local function last_in_queue()
   local last = -1
-  if s.queued > s.deaf then
-    last = tonumber(call('ZREVRANGEBYSCORE', s.Q, '(@DEAF', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or last)
+  if s.queued > s.unreachable then
+    last = tonumber(call('ZREVRANGEBYSCORE', s.Q, '(@UNREACHABLE', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or last)
   end
-  if s.deaf > 0 then last = math.max(last, (call('ZRANGE', s.Q, -1, -1, 'WITHSCORES')[2] or 0) - @DEAF) end
+  if s.unreachable > 0 then last = math.max(last, (call('ZRANGE', s.Q, -1, -1, 'WITHSCORES')[2] or 0) - @UNREACHABLE) end
   for _, h in ipairs(s.holds) do
     if h.phase == @CLAIMED then last = math.max(last, h.since) end
   end
@@ -67,7 +68,7 @@ local function acquire()
     if quit(req) then promote() end
     return no
   end
-  if (s.delay <= now and s.queued == s.deaf and fits(asked.mode)) or joins(asked) then
+  if (s.delay <= now and s.queued == s.unreachable and fits(asked.mode)) or joins(asked) then
     quit(req)
     return granted(grant(req, asked, @HELD, now + asked.ttl, 0, 0))
   end
@@ -81,8 +82,8 @@ local function acquire()
       if other.claim.via ~= '' then call('PUBLISH', other.claim.via, 'c' .. other.req .. s.H) end
     end
   end
-  local alike = s.queued > s.deaf and tonumber(call('HGET', s.W, crowd(asked)) or 0) or 0
-  join(req, asked, s.latest < now and now or math.max(now, last_in_line() + 1), now + wait, alike)
+  local alike = s.queued > s.unreachable and tonumber(call('HGET', s.W, crowd(asked)) or 0) or 0
+  join(req, asked, s.latest < now and now or math.max(now, last_in_queue() + 1), now + wait, alike)
   return standing(2, s.queued - 1)
 end
 

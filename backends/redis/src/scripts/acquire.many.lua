@@ -9,12 +9,12 @@ local longest, keep, tokens = tonumber(ARGV[2]), ARGV[3], {}
 for i = 1, #KEYS do
   local req, claim = ARGV[2 * i + 2], ARGV[2 * i + 3]
   local v = call('GET', KEYS[i])
-  local version, queued, n, oldest, ring, hi, delay, deaf, stones, line_kept, soonest, latest, kept
+  local version, queued, n, oldest, ring, hi, delay, unreachable, stones, queue_kept, soonest, latest, kept
   if v then
-    version, queued, n, oldest, ring, hi, delay, deaf, stones, line_kept, soonest, latest, kept =
+    version, queued, n, oldest, ring, hi, delay, unreachable, stones, queue_kept, soonest, latest, kept =
       unpack('<BI4I4dBc0ddI4ddddd', v)
   else
-    version, queued, n, oldest, ring, hi, delay, deaf, stones, line_kept, soonest, latest, kept =
+    version, queued, n, oldest, ring, hi, delay, unreachable, stones, queue_kept, soonest, latest, kept =
       1, 0, 0, 0, '', 0, 0, 0, 0, 0, 0, 0, 0
   end
   local _, ttl, _, _, block = unpack('<dddi4I4', claim)
@@ -27,7 +27,7 @@ for i = 1, #KEYS do
     local need = (expires > token and expires or token) + keep
     local fresh = kept < need
     if fresh then kept = need + keep / 24 end
-    v = pack('<BI4I4dBc0ddI4ddddddI4ddc16BddHc0', 1, 0, 1, oldest, #ring, ring, token, delay, 0, stones, line_kept,
+    v = pack('<BI4I4dBc0ddI4ddddddI4ddc16BddHc0', 1, 0, 1, oldest, #ring, ring, token, delay, 0, stones, queue_kept,
       soonest, latest, kept, token, 1, 0, 0, req, 0, expires, now, #claim, claim)
     if fresh then
       call('SET', KEYS[i], v, 'PXAT', (kept - kept % 1000) / 1000)

@@ -1,4 +1,4 @@
--- KEYS H Q D W Z    ARGV req, whom PUBLISH counts
+-- KEYS H Q D W Z    ARGV req, which channels PUBLISH counts
 -- The usual case first: the one live hold is this one, nobody waits, its min_hold is over.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local v = call('GET', KEYS[1])

@@ -1,3 +1,4 @@
+-- What release.fast.lua left undecided: the full rules. KEYS, ARGV and variables as there.
 -- Answers 1 released, 2 not held any more, 3 revoked.
 local req = ARGV[1]
 s.trusted = ARGV[2]
@@ -23,11 +24,11 @@ local function release()
   local till = math.min(h.granted, now) + h.claim.min
   if h.phase == @HELD and till > now then
     h.phase, h.expires, s.index = @LINGERING, till, nil
-    spend(req, 0, till)
+    remember(req, 0, till)
     return 1
   end
   remove(h)
-  spend(req, 0, now)
+  remember(req, 0, now)
   promote()
   return h.phase == @REVOKED and 3 or 1
 end

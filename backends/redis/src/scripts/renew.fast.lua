@@ -1,4 +1,4 @@
--- KEYS H Q D W Z of each lock    ARGV whom PUBLISH counts, the marker's key (or ''), max_ttl, how
+-- KEYS H Q D W Z of each lock    ARGV which channels PUBLISH counts, the marker's key (or ''), max_ttl, how
 -- long to remember, then req and ttl of each lock
 -- Answers two numbers for each: what is left and how many wait; or -1 gone, -2 revoked, and 0.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack

@@ -1,8 +1,9 @@
+-- What renew.fast.lua left undecided: the full rules. KEYS, ARGV and variables as there.
 s.trusted, s.keep = ARGV[1], keep
 for _, i in ipairs(rest) do
   local at, req = 5 * i - 4, ARGV[2 * i + 3]
   open(at, call('GET', KEYS[at]))
-  -- With the record alone a hold is kept, and the line has to wait.
+  -- With the record alone a hold is kept, and the queue has to wait.
   if KEYS[2] then
     drop_ended()
     settle()

@@ -76,7 +76,12 @@ pub(crate) async fn until(what: &str, yes: impl AsyncFnMut() -> bool) {
 }
 
 fn options(algorithm: Algorithm) -> RedisOptions {
-    RedisOptions::new().quarantine(false).max_ttl(Duration::from_secs(3600)).algorithm(algorithm)
+    RedisOptions {
+        algorithm,
+        quarantine: false,
+        max_ttl: Duration::from_secs(3600),
+        ..RedisOptions::default()
+    }
 }
 
 fn suite<const N: usize>(algorithm: Algorithm) -> Suite {

@@ -14,7 +14,7 @@ use crate::kit::{Moves, ask, cycle, give, run, sink, take};
 pub(crate) fn role() -> bool {
     let Some((role, path)) = fellow::part() else { return false };
     let path = Path::new(&path);
-    let open = || async { Sqlite::open(path, SqliteOptions::new()).await.unwrap() };
+    let open = || async { Sqlite::open(path, SqliteOptions::default()).await.unwrap() };
     match role.as_str() {
         // Opens when told, counts once under a lock.
         "open" => {

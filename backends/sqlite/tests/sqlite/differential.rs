@@ -16,10 +16,13 @@ use proptest::test_runner::{Config, TestRunner};
 
 use crate::kit::{Dir, Moves, Named, SOON, ask, lock, open, run, sink};
 
-pub(crate) const TRIALS: &[Named] = &[("differential", differential)];
+pub(crate) const TRIALS: &[Named] = &[
+    ("differential", short_queues),
+    ("differential_of_a_long_queue", long_queue),
+    ("a_heartbeat_call_hears_of_all_before_anybody_is_passed_over", one_heartbeat_call),
+];
 
 const NAMES: [&str; 2] = ["a", "a/b"];
-const REQS: usize = 8;
 
 #[derive(Clone, Debug)]
 enum Do {
@@ -33,10 +36,10 @@ enum Do {
     StepWall(i64),
 }
 
-fn doing() -> impl Strategy<Value = Do> {
+fn doing(requests: usize) -> impl Strategy<Value = Do> {
     let name = 0..NAMES.len();
-    let req = 0..REQS;
-    let reqs = prop::collection::vec(0..REQS, 1..4);
+    let req = 0..requests;
+    let reqs = prop::collection::vec(0..requests, 1..4);
     let millis = 1u64..12_000;
     prop_oneof![
         8 => (name.clone(), req.clone(), prop::option::weighted(0.7, millis.clone()), 0u64..3_000)
@@ -62,29 +65,45 @@ struct Oracle {
 }
 
 impl Oracle {
+    fn now(&self) -> Now {
+        Now { lease: Micros(self.clock.now().as_micros()), wall: Micros(self.clock.wall_micros()) }
+    }
+
     fn step(&mut self, name: usize, op: Op) -> Reply {
-        let now = Now {
-            lease: Micros(self.clock.now().as_micros()),
-            wall: Micros(self.clock.wall_micros()),
-        };
-        let rules = Rules { released_cap: 8, ..Rules::default() };
-        let step = self.states.entry(name).or_default().step(&op, now, &rules);
-        let Effects { turns, contended, revoked } = step.effects;
+        let now = self.now();
+        let step = self.states.entry(name).or_default().step(&op, now, &rules());
+        self.hear(name, step.effects);
+        step.reply
+    }
+
+    /// The heartbeats of one call: all are heard of at one moment, before anybody is promoted.
+    fn beat(&mut self, name: usize, beats: &[(ReqId, Duration)]) -> Vec<Reply> {
+        let now = self.now();
+        let (pulses, effects) = self.states.entry(name).or_default().beat(beats, now, &rules());
+        self.hear(name, effects);
+        pulses.into_iter().map(Reply::Pulse).collect()
+    }
+
+    fn hear(&mut self, name: usize, effects: Effects) {
+        let Effects { turns, contended, revoked } = effects;
         let key = |req| Key { lock: lock(NAMES[name]), req };
         let contended = contended.into_iter().map(|(r, _)| Wake::Event(Event::Contended(key(r))));
         let revoked =
             revoked.into_iter().map(|(r, _)| Wake::Event(Event::Lost(key(r), LossReason::Revoked)));
         self.heard.extend(turns.into_iter().map(|(r, _)| Wake::Turn(r)));
         self.heard.extend(contended.chain(revoked));
-        step.reply
     }
+}
+
+fn rules() -> Rules {
+    Rules { released_cap: 8, ..Rules::default() }
 }
 
 async fn one(store: &Sqlite, oracle: &mut Oracle, asks: &[Ask], what: &Do) {
     let key = |name: usize, req: usize| Key { lock: lock(NAMES[name]), req: asks[req].req };
     match what {
-        Do::Pass(ms) => store.clock().advance(Duration::from_millis(*ms)),
-        Do::StepWall(s) => store.clock().step_wall(*s),
+        Do::Pass(ms) => store.info().clock.advance(Duration::from_millis(*ms)),
+        Do::StepWall(s) => store.info().clock.step_wall(*s),
         Do::Acquire { name, req, wait, tail } => {
             let tail = Duration::from_millis(*tail);
             let (min_hold, lock_delay) =
@@ -98,10 +117,14 @@ async fn one(store: &Sqlite, oracle: &mut Oracle, asks: &[Ask], what: &Do) {
             let wait = Duration::from_millis(*wait);
             let beats: Vec<_> = reqs.iter().map(|r| (key(*name, *r), wait)).collect();
             let ours = store.heartbeat(&beats).await.unwrap();
-            for (pulse, r) in ours.into_iter().zip(reqs) {
-                let spec = oracle.step(*name, Op::Heartbeat { req: asks[*r].req, wait });
-                assert_eq!(pulse, spec);
-            }
+            let spec = match &reqs[..] {
+                [r] => vec![oracle.step(*name, Op::Heartbeat { req: asks[*r].req, wait })],
+                all => {
+                    let beats: Vec<_> = all.iter().map(|r| (asks[*r].req, wait)).collect();
+                    oracle.beat(*name, &beats)
+                }
+            };
+            assert_eq!(ours, spec);
         }
         Do::Renew { name, reqs, ttl } => {
             let ttl = Duration::from_millis(*ttl);
@@ -131,61 +154,97 @@ async fn one(store: &Sqlite, oracle: &mut Oracle, asks: &[Ask], what: &Do) {
     }
 }
 
-fn differential() {
-    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
-    let sequences = prop::collection::vec(doing(), 1..60);
+fn short_queues() {
+    differential(48, 8, &[]);
+}
+
+/// Queues that a store keeps in memory and reads by difference; some waiters leave in crowds.
+fn long_queue() {
+    let crowd: Vec<Do> = (0..80)
+        .map(|req| Do::Acquire {
+            name: 0,
+            req,
+            wait: Some(if req % 2 == 0 { 8_000 } else { 600_000 }),
+            tail: 0,
+        })
+        .collect();
+    differential(32, 84, &crowd);
+}
+
+/// A promotion ends at the very moment of a call that brings the word of its waiter, behind that of
+/// another: it is promoted again. One heartbeat after the other would have passed it over.
+fn one_heartbeat_call() {
+    let wait = |req| Some(if req % 2 == 0 { 8_000 } else { 600_000 });
+    let mut all: Vec<Do> =
+        (0..8).map(|req| Do::Acquire { name: 0, req, wait: wait(req), tail: 0 }).collect();
+    all.extend([Do::Pass(10_000), Do::Release { name: 0, req: 4 }, Do::Pass(1000)]);
+    all.push(Do::Heartbeat { name: 0, reqs: vec![4, 3], wait: 1 });
+    play(8, &all);
+}
+
+fn differential(cases: u32, requests: usize, first: &[Do]) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let sequences = prop::collection::vec(doing(requests), 1..60);
     let result = TestRunner::new(config).run(&sequences, |sequence| {
-        run(async {
-            let dir = Dir::new();
-            let clock = Clock::held();
-            // Two handles on one file take turns: what one wrote the other must see.
-            let stores = [open(&dir, &clock).await, open(&dir, &clock).await];
-            let wakes = stores.each_ref().map(sink);
-            let mut oracle = Oracle { states: HashMap::new(), clock, heard: Vec::new() };
-            let owners = [Owner::new(), Owner::new(), Owner::new()];
-            let two = NonZeroU32::new(2).unwrap();
-            let asks: Vec<Ask> = (0..REQS)
-                .map(|i| Ask {
-                    req: ReqId::random(),
-                    // The first requests are re-entries of one owner; modes mix.
-                    owner: if i < 3 { owners[0].clone() } else { Owner::new() },
-                    mode: [Mode::Exclusive, Mode::Exclusive, Mode::Shared, Mode::Permit(two)]
-                        [i % 4],
-                    ..ask("a")
-                })
-                .collect();
-            for (i, what) in sequence.iter().enumerate() {
-                one(&stores[usize::from(i % 3 == 0)], &mut oracle, &asks, what).await;
-            }
-            for (i, name) in NAMES.iter().enumerate() {
-                let seen = stores[i].inspect(&Query::Name(lock(name))).await.unwrap();
-                let now = Micros(oracle.clock.now().as_micros());
-                let spec = oracle.states.get(&i).and_then(|s| s.view(&lock(name), now));
-                assert_eq!(seen, spec.into_iter().collect::<Vec<_>>());
-            }
-            // Those for the other handle come through its socket, in their own time.
-            let mut heard: Vec<Wake> = Vec::new();
-            let real = Clock::system();
-            let start = real.now();
-            while heard.len() < oracle.heard.len() {
-                heard.extend(wakes.iter().flat_map(|w| w.try_iter()));
-                tokio::task::yield_now().await;
-                assert!(real.now().since(start) < SOON, "not all were told");
-            }
-            for store in &stores {
-                store.close().await;
-            }
-            heard.extend(wakes.iter().flat_map(|w| w.try_iter()));
-            let sorted = |wakes: &[Wake]| {
-                let mut wakes: Vec<_> = wakes.iter().map(|w| format!("{w:?}")).collect();
-                wakes.sort();
-                wakes
-            };
-            assert_eq!(sorted(&heard), sorted(&oracle.heard));
-        });
+        play(requests, &[first, &sequence].concat());
         Ok(())
     });
     if let Err(e) = result {
         panic!("{e}");
     }
+}
+
+/// Plays a sequence on the store and on the specification.
+fn play(requests: usize, sequence: &[Do]) {
+    run(async {
+        let dir = Dir::new();
+        let clock = Clock::held();
+        // Handles on one file take turns: what one wrote the others must see. One comes seldom.
+        let stores = [open(&dir, &clock).await, open(&dir, &clock).await, open(&dir, &clock).await];
+        let wakes = stores.each_ref().map(sink);
+        let mut oracle = Oracle { states: HashMap::new(), clock, heard: Vec::new() };
+        let owners = [Owner::new(), Owner::new(), Owner::new()];
+        let two = NonZeroU32::new(2).unwrap();
+        let asks: Vec<Ask> = (0..requests)
+            .map(|i| Ask {
+                req: ReqId::random(),
+                // The first requests are re-entries of one owner; modes mix.
+                owner: if i < 3 { owners[0].clone() } else { Owner::new() },
+                mode: [Mode::Exclusive, Mode::Exclusive, Mode::Shared, Mode::Permit(two)][i % 4],
+                ..ask("a")
+            })
+            .collect();
+        for (i, what) in sequence.iter().enumerate() {
+            let store = match i {
+                i if i % 13 == 5 => &stores[2],
+                i => &stores[usize::from(i % 3 == 0)],
+            };
+            one(store, &mut oracle, &asks, what).await;
+        }
+        for (i, name) in NAMES.iter().enumerate() {
+            let seen = stores[i].inspect(&Query::Name(lock(name))).await.unwrap();
+            let now = Micros(oracle.clock.now().as_micros());
+            let spec = oracle.states.get(&i).and_then(|s| s.view(&lock(name), now));
+            assert_eq!(seen, spec.into_iter().collect::<Vec<_>>());
+        }
+        // Those for the other handle come through its socket, in their own time.
+        let mut heard: Vec<Wake> = Vec::new();
+        let real = Clock::system();
+        let start = real.now();
+        while heard.len() < oracle.heard.len() {
+            heard.extend(wakes.iter().flat_map(|w| w.try_iter()));
+            tokio::task::yield_now().await;
+            assert!(real.now().since(start) < SOON, "not all were told");
+        }
+        for store in &stores {
+            store.close().await;
+        }
+        heard.extend(wakes.iter().flat_map(|w| w.try_iter()));
+        let sorted = |wakes: &[Wake]| {
+            let mut wakes: Vec<_> = wakes.iter().map(|w| format!("{w:?}")).collect();
+            wakes.sort();
+            wakes
+        };
+        assert_eq!(sorted(&heard), sorted(&oracle.heard));
+    });
 }

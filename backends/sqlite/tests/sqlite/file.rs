@@ -28,7 +28,7 @@ pub(crate) const TRIALS: &[Named] = &[
 ];
 
 async fn refused(path: impl AsRef<std::path::Path>) -> Error {
-    let e = Sqlite::open(path, SqliteOptions::new()).await.map(|_| ()).unwrap_err();
+    let e = Sqlite::open(path, SqliteOptions::default()).await.map(|_| ()).unwrap_err();
     assert!(e.hint().is_some(), "{e}");
     e
 }
@@ -53,7 +53,7 @@ fn sixteen_once() {
         let token: u64 = child.line().parse().expect("a token");
         assert!(token > 0);
     }
-    let rows: i64 = dir.raw().query_row("SELECT count(*) FROM lock", [], |r| r.get(0)).unwrap();
+    let rows: i64 = dir.raw().query_row("SELECT count(*) FROM locks", [], |r| r.get(0)).unwrap();
     assert_eq!(rows, 16);
 }
 
@@ -61,8 +61,8 @@ fn private() {
     let dir = Dir::new();
     let db = dir.path().join("some/where/locks.db");
     run(async {
-        let store = Sqlite::open(&db, SqliteOptions::new()).await.unwrap();
-        assert_eq!(store.site(), format!("sqlite:{}", db.display()));
+        let store = Sqlite::open(&db, SqliteOptions::default()).await.unwrap();
+        assert_eq!(store.info().site, format!("sqlite:{}", db.display()));
         cycle(&store, "x").await;
         let mode = |p: &str| {
             fs::metadata(dir.path().join("some/where").join(p)).unwrap().permissions().mode()
@@ -104,7 +104,7 @@ fn newer() {
     let dir = Dir::new();
     run(async {
         cycle(&open(&dir, &Clock::system()).await, "x").await;
-        dir.raw().execute_batch("PRAGMA user_version = 3").unwrap();
+        dir.raw().execute_batch("PRAGMA user_version = 4").unwrap();
         let e = refused(dir.db()).await;
         assert_eq!(e.kind(), Kind::Layout);
         assert!(e.hint().unwrap().contains("upgrade"));
@@ -117,7 +117,7 @@ fn damaged() {
         let store = open(&dir, &Clock::system()).await;
         cycle(&store, "bad").await;
         cycle(&store, "good").await;
-        dir.raw().execute("UPDATE lock SET state = '{' WHERE name = 'bad'", []).unwrap();
+        dir.raw().execute("UPDATE locks SET state = '{' WHERE name = 'bad'", []).unwrap();
         let ask = ask("bad");
         let e = store.acquire(&ask, None).await.unwrap_err();
         assert_eq!((e.kind(), e.outcome()), (Kind::Layout, Outcome::NotApplied));
@@ -243,8 +243,8 @@ fn link() {
         take(&store, &ask("x")).await;
         let link = dir.path().join("link.db");
         std::os::unix::fs::symlink(dir.db(), &link).unwrap();
-        let same = Sqlite::open(&link, SqliteOptions::new()).await.unwrap();
-        assert_eq!(same.site(), store.site());
+        let same = Sqlite::open(&link, SqliteOptions::default()).await.unwrap();
+        assert_eq!(same.info().site, store.info().site);
         assert!(is_busy(&same, "x").await);
     });
 }
@@ -265,10 +265,11 @@ fn promise() {
     let dir = Dir::new();
     run(async {
         let store = open(&dir, &Clock::system()).await;
-        assert_eq!(store.capability().fence, Fence::Durable);
+        assert_eq!(store.info().capability.fence, Fence::Durable);
         // What a reboot takes away cannot be a durable fence.
         let shm = tempfile::tempdir_in("/dev/shm").unwrap();
-        let store = Sqlite::open(shm.path().join("locks.db"), SqliteOptions::new()).await.unwrap();
-        assert_eq!(store.capability().fence, Fence::Clocked);
+        let store =
+            Sqlite::open(shm.path().join("locks.db"), SqliteOptions::default()).await.unwrap();
+        assert_eq!(store.info().capability.fence, Fence::Clocked);
     });
 }

@@ -82,7 +82,7 @@ fn hard_link() {
         cycle(&a, "x").await;
         let second = dir.path().join("second.db");
         fs::hard_link(dir.db(), &second).unwrap();
-        let e = Sqlite::open(&second, SqliteOptions::new()).await.map(|_| ()).unwrap_err();
+        let e = Sqlite::open(&second, SqliteOptions::default()).await.map(|_| ()).unwrap_err();
         assert_eq!(e.kind(), Kind::Refused, "{e}");
         assert!(e.hint().is_some());
     });
@@ -150,11 +150,12 @@ fn stopped() {
             join(&b, &ask("x")).await;
         }
         let raw = dir.raw();
-        let state: String = raw.query_row("SELECT state FROM lock", [], |r| r.get(0)).unwrap();
-        // The hand of another process, written with its address.
+        // As if the other process had written its waiters, with its address.
         let own = socket_name(&dir, &session);
-        assert!(state.contains(&own));
-        raw.execute("UPDATE lock SET state = ?1", [state.replace(&own, &session)]).unwrap();
+        raw.execute("UPDATE locks SET version = version + 1", []).unwrap();
+        let sql = "UPDATE waiters SET claim = replace(claim, ?1, ?2),
+                   version = (SELECT version FROM locks) WHERE instr(claim, ?1)";
+        assert_eq!(raw.execute(sql, [&own, &session]).unwrap(), 300);
         let alive = ask("x");
         join(&a, &alive).await;
         let watch = Stopwatch::start();
@@ -175,11 +176,12 @@ fn stopped() {
 /// The address that most waiters were written with: the newest socket that is not `not`.
 fn socket_name(dir: &Dir, not: &str) -> String {
     let raw = dir.raw();
-    let state: String = raw.query_row("SELECT state FROM lock", [], |r| r.get(0)).unwrap();
+    let claims = "SELECT group_concat(claim) FROM waiters";
+    let claims: String = raw.query_row(claims, [], |r| r.get(0)).unwrap();
     let names = fs::read_dir(dir.path().join("locks.db.distlock")).unwrap();
     let names = names.map(|e| e.unwrap().file_name().into_string().unwrap());
     let names = names.filter_map(|n| n.strip_suffix(".sock").map(str::to_owned));
-    names.filter(|n| n != not).max_by_key(|n| state.matches(n.as_str()).count()).unwrap()
+    names.filter(|n| n != not).max_by_key(|n| claims.matches(n.as_str()).count()).unwrap()
 }
 
 fn empty_letter() {
@@ -216,8 +218,8 @@ fn literal() {
     run(async {
         for name in [&b"a b.db"[..], b"a?mode=memory", b"a%20b.db", b"a#b", b"\xff\xfe.db"] {
             let path = dir.path().join(std::ffi::OsStr::from_bytes(name));
-            let a = Sqlite::open(&path, SqliteOptions::new()).await.unwrap();
-            let b = Sqlite::open(&path, SqliteOptions::new()).await.unwrap();
+            let a = Sqlite::open(&path, SqliteOptions::default()).await.unwrap();
+            let b = Sqlite::open(&path, SqliteOptions::default()).await.unwrap();
             let wakes = sink(&b);
             let (first, second) = (ask("x"), ask("x"));
             take(&a, &first).await;

@@ -71,7 +71,8 @@ pub(crate) trait Moves: LeaseStore {
 impl Moves for Sqlite {}
 
 pub(crate) async fn open(dir: &Dir, clock: &Clock) -> Sqlite {
-    Sqlite::open(dir.db(), SqliteOptions::new().clock(clock.clone())).await.unwrap()
+    let options = SqliteOptions { clock: clock.clone(), ..Default::default() };
+    Sqlite::open(dir.db(), options).await.unwrap()
 }
 
 /// Everything the store says without being asked.
@@ -132,4 +133,15 @@ pub(crate) async fn cycle(store: &Sqlite, name: &str) -> u64 {
     let token = take(store, &ask).await;
     give(store, &ask.key()).await;
     token
+}
+
+/// Puts the tables back to an older layout.
+pub(crate) fn as_layout(raw: &rusqlite::Connection, layout: i32) {
+    raw.execute_batch(
+        "DROP TABLE waiters; DROP TRIGGER IF EXISTS waiters_of_deleted;
+         ALTER TABLE locks DROP COLUMN version; ALTER TABLE locks DROP COLUMN waiters;
+         ALTER TABLE locks DROP COLUMN departures; ALTER TABLE locks RENAME TO lock;",
+    )
+    .unwrap();
+    raw.pragma_update(None, "user_version", layout).unwrap();
 }

@@ -25,7 +25,8 @@ pub(crate) const TRIALS: &[Named] = &[
 ];
 
 async fn boot(dir: &Dir, clock: &Clock, id: &str) -> Sqlite {
-    let options = SqliteOptions::new().clock(clock.clone()).boot_id(id);
+    let options =
+        SqliteOptions { clock: clock.clone(), boot_id: Some(id.into()), ..Default::default() };
     Sqlite::open(dir.db(), options).await.unwrap()
 }
 

@@ -32,7 +32,7 @@ fn crowd() {
 /// In a child: eight locks that are kept for a while by renewal alone, beside 64 tasks that take
 /// and give as fast as they can.
 pub(crate) async fn hammer(path: &std::path::Path) -> String {
-    let store = Sqlite::open(path, SqliteOptions::new()).await.unwrap();
+    let store = Sqlite::open(path, SqliteOptions::default()).await.unwrap();
     let locks = Locks::from_store(store);
     let pid = std::process::id();
     // Several renewals each, and enough of a TTL that a machine busy with other tests is no loss.
@@ -78,7 +78,7 @@ fn log() {
             cycle(&store, &format!("n{}", i % 100)).await;
             if i % 500 == 0 {
                 let n: i64 =
-                    dir.raw().query_row("SELECT count(*) FROM lock", [], |r| r.get(0)).unwrap();
+                    dir.raw().query_row("SELECT count(*) FROM locks", [], |r| r.get(0)).unwrap();
                 assert!(n <= 100);
             }
         }

@@ -10,6 +10,7 @@ mod kit;
 mod life;
 mod load;
 mod owner;
+mod queue;
 mod tokens;
 mod tombs;
 mod wake;
@@ -29,6 +30,7 @@ fn main() {
             life::TRIALS,
             load::TRIALS,
             owner::TRIALS,
+            queue::TRIALS,
             tokens::TRIALS,
             tombs::TRIALS,
             wake::TRIALS,

@@ -19,7 +19,7 @@ pub(crate) const TRIALS: &[Named] = &[
 ];
 
 async fn refused(path: &Path, part: &str) {
-    let e = Sqlite::open(path, SqliteOptions::new()).await.map(drop).expect_err(part);
+    let e = Sqlite::open(path, SqliteOptions::default()).await.map(drop).expect_err(part);
     assert_eq!(e.kind(), Kind::Refused, "{e:?}");
     assert!(e.to_string().contains(part) && e.hint().is_some(), "{part}: {e:?}");
 }
@@ -32,7 +32,7 @@ fn shared() {
             refused(&dir.db(), "other users can write").await;
             assert!(!dir.db().exists(), "refused before anything is made");
         }
-        let trusting = SqliteOptions::new().trust_all(true);
+        let trusting = SqliteOptions { trust_all: true, ..Default::default() };
         cycle(&Sqlite::open(dir.db(), trusting).await.unwrap(), "x").await;
     });
 }
@@ -43,7 +43,7 @@ fn foreign() {
         cycle(&open(&dir, &Clock::system()).await, "x").await;
         if !rustix::process::geteuid().is_root() {
             // Nothing can be given away; a directory of root's is there, and not writable.
-            let e = Sqlite::open("/usr/locks.db", SqliteOptions::new()).await.map(drop);
+            let e = Sqlite::open("/usr/locks.db", SqliteOptions::default()).await.map(drop);
             return assert_eq!(e.unwrap_err().kind(), Kind::Credentials);
         }
         for theirs in ["locks.db", "locks.db-wal", "locks.db-shm", "locks.db.distlock", ""] {

@@ -48,7 +48,7 @@ fn killed() {
 }
 
 fn rows(dir: &Dir) -> i64 {
-    dir.raw().query_row("SELECT count(*) FROM lock", [], |r| r.get(0)).unwrap()
+    dir.raw().query_row("SELECT count(*) FROM locks", [], |r| r.get(0)).unwrap()
 }
 
 fn sweep() {
@@ -103,7 +103,8 @@ fn one_shot() {
     let dir = Dir::new();
     run(async {
         let clock = Clock::held();
-        let options = SqliteOptions::new().clock(clock.clone()).sync(Sync::Normal);
+        let options =
+            SqliteOptions { clock: clock.clone(), sync: Sync::Normal, ..Default::default() };
         let store = Sqlite::open(dir.db(), options).await.unwrap();
         for round in 0..4 {
             for i in 0..300 {
@@ -121,8 +122,12 @@ fn ceiling() {
     let dir = Dir::new();
     run(async {
         let clock = Clock::held();
-        let normal =
-            |boot: &str| SqliteOptions::new().clock(clock.clone()).sync(Sync::Normal).boot_id(boot);
+        let normal = |boot: &str| SqliteOptions {
+            clock: clock.clone(),
+            sync: Sync::Normal,
+            boot_id: Some(boot.into()),
+            ..Default::default()
+        };
         let store = Sqlite::open(dir.db(), normal("one")).await.unwrap();
         let mut highest = 0;
         for i in 0..40 {
@@ -136,7 +141,7 @@ fn ceiling() {
         }
         store.close().await;
         // A power cut: the last commits are gone, what was synced is there.
-        dir.raw().execute("DELETE FROM lock", []).unwrap();
+        dir.raw().execute("DELETE FROM locks", []).unwrap();
         clock.step_wall(-1_000_000);
         let store = Sqlite::open(dir.db(), normal("two")).await.unwrap();
         assert!(cycle(&store, "x").await > highest);

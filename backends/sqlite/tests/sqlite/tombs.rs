@@ -7,7 +7,7 @@ use distlock_core::state::Reply;
 use distlock_core::{Clock, ReqId};
 use distlock_sqlite::{Sqlite, SqliteOptions, Sync};
 
-use crate::kit::{Dir, Moves, Named, ask, cycle, lock, open, run};
+use crate::kit::{Dir, Moves, Named, as_layout, ask, cycle, lock, open, run};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("a_move_does_not_rewrite_four_thousand_tombstones", many),
@@ -35,19 +35,20 @@ fn many() {
     let dir = Dir::new();
     run(async {
         let clock = Clock::held();
-        let options = SqliteOptions::new().clock(clock.clone()).sync(Sync::Normal);
+        let options =
+            SqliteOptions { clock: clock.clone(), sync: Sync::Normal, ..Default::default() };
         let store = Arc::new(Sqlite::open(dir.db(), options).await.unwrap());
         cycle(&store, "x").await;
-        let before = number(&dir, "SELECT length(state) FROM lock");
+        let before = number(&dir, "SELECT length(state) FROM locks");
         cancel(&store, 4000).await;
         cycle(&store, "x").await;
-        let after = number(&dir, "SELECT length(state) FROM lock");
+        let after = number(&dir, "SELECT length(state) FROM locks");
         assert!(after < before + 1000, "a move writes {after} bytes, {before} without tombstones");
-        assert_eq!(number(&dir, "SELECT count(*) FROM spent"), 4000);
+        assert_eq!(number(&dir, "SELECT count(*) FROM tombstones"), 4000);
         // Those that are over go as others come.
         clock.advance(Duration::from_secs(61));
         cancel(&store, 2500).await;
-        assert_eq!(number(&dir, "SELECT count(*) FROM spent"), 2500);
+        assert_eq!(number(&dir, "SELECT count(*) FROM tombstones"), 2500);
     });
 }
 
@@ -79,16 +80,17 @@ fn migrated() {
             |req| format!(r#"{{"req":"{req}","end":"cancelled","until":9000000000000000}}"#);
         let state = format!(r#"{{"hi":7,"spent":[{},{}]}}"#, spent(late.req), spent(later));
         let raw = dir.raw();
-        raw.execute("UPDATE lock SET state = ?1", [state]).unwrap();
-        raw.execute_batch("DROP TABLE spent; PRAGMA user_version = 1").unwrap();
+        raw.execute("UPDATE locks SET state = ?1", [state]).unwrap();
+        raw.execute_batch("DROP TABLE tombstones").unwrap();
+        as_layout(&raw, 1);
         drop(raw);
-        let looking = SqliteOptions::new().look_only(true);
+        let looking = SqliteOptions { look_only: true, ..Default::default() };
         drop(Sqlite::open(dir.db(), looking).await.unwrap());
         assert_eq!(number(&dir, "PRAGMA user_version"), 1, "a look changes nothing");
         let store = open(&dir, &Clock::system()).await;
         assert!(matches!(store.acquire(&late, None).await.unwrap(), Reply::Tombstoned(_)));
-        assert_eq!(number(&dir, "PRAGMA user_version"), 2);
-        assert_eq!(number(&dir, "SELECT count(*) FROM spent"), 2);
+        assert_eq!(number(&dir, "PRAGMA user_version"), 3);
+        assert_eq!(number(&dir, "SELECT count(*) FROM tombstones"), 2);
         assert!(cycle(&store, "x").await > 7);
         assert_eq!(lock("x"), late.lock);
     });

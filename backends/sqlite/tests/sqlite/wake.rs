@@ -111,7 +111,7 @@ fn long_path() {
     let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
     let db = deep.join(format!("{}.db", "f".repeat(100)));
     run(async {
-        let options = SqliteOptions::new();
+        let options = SqliteOptions::default();
         let a = Sqlite::open(&db, options.clone()).await.unwrap();
         let b = Sqlite::open(&db, options).await.unwrap();
         let wakes = sink(&b);

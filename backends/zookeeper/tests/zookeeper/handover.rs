@@ -35,7 +35,7 @@ async fn leave(store: &ZooKeeper, (key, place): &(Key, OwnEntry)) {
 
 /// Whether it is its turn, and whether that is proven.
 async fn asks(store: &ZooKeeper, (key, place): &(Key, OwnEntry)) -> (Turn, Option<Proven>) {
-    let (line, proven) = soon("an answer", store.line_up(key, place)).await.unwrap();
+    let (line, proven) = soon("an answer", store.queue_and_proof(key, place)).await.unwrap();
     (turn(&line, store.token(place)), proven)
 }
 
@@ -77,7 +77,7 @@ fn not_there() {
         let site = Site::new();
         let (store, other) = (site.store(server()).await, raw(server()).await);
         let all = [join(&store).await, join(&store).await, join(&store).await, join(&store).await];
-        let lines = store.lines(&distlock_core::info::Query::Name(crate::kit::full("a"))).await;
+        let lines = store.queues(&distlock_core::info::Query::Name(crate::kit::full("a"))).await;
         let (lock, line) = lines.unwrap().remove(0);
         other.delete(&format!("{}/{}", site.node("a"), line.entries[1].spot), None).await.unwrap();
         let _ = store.oust(&lock, &line.entries[2], Force::Revoke).await.unwrap();
@@ -113,7 +113,7 @@ fn joined_again() {
         // Given up, and asked again: first while it is not known to be in line, then while it is.
         for _ in 0..2 {
             let joined = soon("a place", store.join(&ask)).await.unwrap();
-            let Joined::In { place, line, .. } = joined else { panic!("in line") };
+            let Joined::In { place, queue: line, .. } = joined else { panic!("in line") };
             assert_eq!(turn(&line, store.token(&place)), Turn::Mine);
             crowd_of(&look, "a", 1).await;
         }

@@ -41,7 +41,7 @@ fn moving() {
         });
         let me = ask("a", LONG);
         let joined = soon("an answer", store.join(&me)).await.unwrap();
-        let Joined::In { place, line, .. } = joined else { panic!("in") };
+        let Joined::In { place, queue: line, .. } = joined else { panic!("in") };
         assert!(matches!(turn(&line, store.token(&place)), Turn::Behind(_)), "{line:?}");
         leaving.abort();
     });
@@ -88,7 +88,7 @@ fn force_twice() {
         let waiting = task(async move { waits.acquire().await });
         crowd_of(&locks, "a", 2).await;
         let (lock, line) =
-            operator.lines(&Query::Name(crate::kit::full("a"))).await.unwrap().remove(0);
+            operator.queues(&Query::Name(crate::kit::full("a"))).await.unwrap().remove(0);
         proxy.cut(Way::Replies);
         // It reads the entry before it takes it away: that answer must come.
         let force = task(async move {

@@ -110,7 +110,7 @@ fn s31_old_session() {
         proxy.drop_replies();
         let joining = async {
             let joined = store.join(&mine).await.unwrap();
-            let Joined::In { place, line, .. } = joined else { panic!("in") };
+            let Joined::In { place, queue: line, .. } = joined else { panic!("in") };
             (store.token(&place), line)
         };
         let break_it = async {

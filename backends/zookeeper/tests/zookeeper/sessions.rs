@@ -226,7 +226,7 @@ fn proved() {
             assert!(matches!(store.prove(&ask.key(), &place).await, Ok(Proven::Mine(_))));
             places.push((ask.key(), place));
         }
-        let lines = store.lines(&distlock_core::info::Query::Name(crate::kit::full("a"))).await;
+        let lines = store.queues(&distlock_core::info::Query::Name(crate::kit::full("a"))).await;
         let (lock, line) = lines.unwrap().remove(0);
         assert!(line.entries.iter().all(|e| e.mode == Mode::Exclusive && !e.revoked));
         let _ = store.oust(&lock, &line.entries[0], Force::Revoke).await.unwrap();

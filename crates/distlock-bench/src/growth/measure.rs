@@ -29,8 +29,12 @@ const INTERVALS: u32 = 6;
 /// How long idle processor time is counted.
 const WATCH: Duration = Duration::from_secs(20);
 
-/// Every figure of one store.
-pub(crate) async fn store(store: &str, quick: bool) -> Result<Vec<Point>, Error> {
+/// Every figure of these subjects at one store.
+pub(crate) async fn store(
+    store: &str,
+    subjects: &[Subject],
+    quick: bool,
+) -> Result<Vec<Point>, Error> {
     let dir = tempfile::tempdir_in(".").map_err(|e| fail("no place to measure in", e))?;
     let place = Place::open(store, dir.path(), 1).await?;
     let mut points = Vec::new();
@@ -39,7 +43,7 @@ pub(crate) async fn store(store: &str, quick: bool) -> Result<Vec<Point>, Error>
     // What client and server use while nothing is held counts for no waiter and no hold.
     let rest = idle(&Clock::system()).await?;
     locks.close().await;
-    for subject in Subject::ALL {
+    for &subject in subjects {
         for &n in subject.sizes(quick) {
             eprintln!("{store}: {n} {subject:?}…");
             let locks = distlock::connect(&place.url).await?;

@@ -127,11 +127,16 @@ impl Etcd {
         Ok(())
     }
 
-    /// A lock of the lock service, taken and given back.
-    pub(crate) async fn service(&self, name: &str, task: usize) -> Result<(), Error> {
+    /// Takes a lock of the lock service; answers the key that holds it.
+    pub(crate) async fn service_lock(&self, name: &str, task: usize) -> Result<Vec<u8>, Error> {
         let lease = self.leases[task % self.leases.len()];
         let lock = Lock { name: format!("/service/{name}").into_bytes(), lease };
         let Locked { key } = self.call("/v3lockpb.Lock/Lock", lock).await?;
+        Ok(key)
+    }
+
+    /// Gives it back.
+    pub(crate) async fn service_unlock(&self, key: Vec<u8>) -> Result<(), Error> {
         let Done {} = self.call("/v3lockpb.Lock/Unlock", Delete { key }).await?;
         Ok(())
     }

@@ -80,11 +80,14 @@ impl Sql {
         let Self::Postgres(lane) = &new else { return Ok(new) };
         lane.call(move |conn| {
             Box::pin(async move {
-                let table = "CREATE TABLE raw_row (name INT PRIMARY KEY, owner TEXT NOT NULL,
+                let table =
+                    "CREATE TABLE IF NOT EXISTS raw_row (name INT PRIMARY KEY, owner TEXT NOT NULL,
                              token BIGINT NOT NULL) WITH (fillfactor = 50)";
                 conn.execute(table).await.map_err(broken)?;
                 for name in 0..names {
-                    let row = sqlx::query("INSERT INTO raw_row VALUES ($1, '', 0)");
+                    let row = sqlx::query(
+                        "INSERT INTO raw_row VALUES ($1, '', 0) ON CONFLICT DO NOTHING",
+                    );
                     row.bind(number(name)).execute(&mut *conn).await.map_err(broken)?;
                 }
                 Ok(())

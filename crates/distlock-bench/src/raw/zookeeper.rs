@@ -27,9 +27,13 @@ impl ZooKeeper {
         let closed = |_| Error::new(Kind::Closed, "no thread for the raw calls");
         let client = rx.await.map_err(closed)?.map_err(fail)?;
         let made = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        client.create(DIR, b"", &made).await.map_err(fail)?;
-        for name in 0..names {
-            client.create(&format!("{DIR}/{name}"), b"", &made).await.map_err(fail)?;
+        let dirs = (0..names).map(|name| format!("{DIR}/{name}"));
+        for dir in std::iter::once(DIR.to_owned()).chain(dirs) {
+            match client.create(&dir, b"", &made).await {
+                // An earlier process of the run made it.
+                Ok(_) | Err(zookeeper_client::Error::NodeExists) => {}
+                Err(e) => return Err(fail(e)),
+            }
         }
         Ok(Self(Arc::new(client)))
     }

@@ -5,28 +5,24 @@ use std::time::Duration;
 use distlock::{Human, Locks, Ticket};
 use serde_json::{Value, json};
 
-use crate::args::{Acquire, Everywhere};
-use crate::exit::{Failure, Outcome, Status};
-use crate::printer::Printer;
-use crate::signals::Signals;
-use crate::store;
-use crate::view::seconds;
 use crate::wait::{self, Turn};
+use crate::{
+    Done, Everywhere, Failure, Printer, Signals, Status, args::Acquire, store, view::seconds,
+};
 
 /// How long a lock is taken for when nobody says: a step of a pipeline takes minutes.
 const USUAL: Duration = Duration::from_secs(600);
 
 /// The verb.
-pub(crate) async fn acquire(all: &Everywhere, args: &Acquire, printer: Printer) -> Outcome {
-    let mut signals = Signals::listen()
-        .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot listen to signals: {e}")))?;
+pub(crate) async fn acquire(all: &Everywhere, args: &Acquire, printer: Printer) -> Done {
+    let mut signals = Signals::listen()?;
     let (locks, patience) = wait::connect(all, &args.wait).await?;
     can_detach(&locks)?;
     let ttl = args.ttl.unwrap_or(USUAL.min(locks.capability().ttl_max));
     let lock = wait::with(locks.lock(&args.name), &args.hold).ttl(ttl);
     let guard = match wait::turn(&locks, lock, &args.name, &patience, &mut signals, printer).await?
     {
-        Turn::Ours(guard) => guard,
+        Turn::Granted(guard) => guard,
         Turn::Busy(busy) => return Err(Failure::new(Status::BUSY, busy)),
     };
     let ticket = guard.ticket();
@@ -48,7 +44,7 @@ pub(crate) async fn acquire(all: &Everywhere, args: &Acquire, printer: Printer) 
         }
     }
     wait::close(&locks).await;
-    Ok(Status::OK)
+    Ok(())
 }
 
 /// Refuses a store whose locks end with their process, before anything is taken.

@@ -3,25 +3,19 @@
 use distlock::fence::advice::{Advice, Resource, advice};
 use serde_json::{Value, json};
 
-use crate::args::Advise;
-use crate::exit::{Outcome, Status};
-use crate::printer::Printer;
-use crate::view::columns;
+use crate::{Done, Printer, args::Advise, view::columns};
 
 /// The verb. Nobody is asked and nothing is connected to.
-pub(crate) fn advise(args: &Advise, printer: Printer) -> Outcome {
+pub(crate) fn advise(args: &Advise, printer: Printer) -> Done {
     let rows: Vec<&Advice> = advice(args.effect, args.resource).collect();
     if printer.json {
         for row in rows {
             printer.line(&document(row).to_string())?;
         }
-        return Ok(Status::OK);
+        return Ok(());
     }
     printer.line(&table(&rows))?;
-    for row in rows {
-        printer.line(&section(row))?;
-    }
-    Ok(Status::OK)
+    rows.into_iter().try_for_each(|row| printer.line(&section(row)))
 }
 
 fn places(row: &Advice) -> String {

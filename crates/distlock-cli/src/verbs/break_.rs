@@ -3,15 +3,11 @@
 use distlock::{Force, Forced, HoldInfo, Human};
 use serde_json::json;
 
-use crate::args::{Break, Everywhere};
-use crate::exit::{Failure, Outcome, Status};
-use crate::printer::Printer;
-use crate::view::plain;
-use crate::{store, wait};
+use crate::{Done, Everywhere, Failure, Printer, Status, args::Break, store, view::plain, wait};
 
-/// The verb: looks first, and takes it from whom it saw, so that a lock that changed hands in
+/// The verb: looks first, and takes it from the holder it saw, so that a lock that changed hands in
 /// between is left alone.
-pub(crate) async fn break_(all: &Everywhere, args: &Break, printer: Printer) -> Outcome {
+pub(crate) async fn break_(all: &Everywhere, args: &Break, printer: Printer) -> Done {
     let locks = store::look(all, printer).await?;
     let found = locks.show(&args.name).await?;
     wait::close(&locks).await;
@@ -19,7 +15,7 @@ pub(crate) async fn break_(all: &Everywhere, args: &Break, printer: Printer) -> 
     let holds = found.map(|l| l.holds).unwrap_or_default();
     if holds.is_empty() {
         printer.note(format!("nobody holds {name}: nothing to break"));
-        return Ok(Status::OK);
+        return Ok(());
     }
     let wanted = |h: &&HoldInfo| args.token.is_none_or(|t| t == h.holder.token);
     let chosen: Vec<&HoldInfo> = holds.iter().filter(wanted).collect();
@@ -62,5 +58,5 @@ pub(crate) async fn break_(all: &Everywhere, args: &Break, printer: Printer) -> 
         )?;
     }
     wait::close(&locks).await;
-    Ok(Status::OK)
+    Ok(())
 }

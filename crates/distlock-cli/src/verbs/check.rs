@@ -6,16 +6,12 @@ use distlock::backend::Clock;
 use distlock::{Owner, Released};
 use serde_json::{Map, Value, json};
 
-use crate::args::Everywhere;
-use crate::exit::{Failure, Outcome, Status};
-use crate::printer::Printer;
-use crate::view::seconds;
-use crate::{store, wait};
+use crate::{Done, Everywhere, Failure, Printer, Status, store, view::seconds, wait};
 
 /// The verb.
-pub(crate) async fn check(all: &Everywhere, printer: Printer) -> Outcome {
+pub(crate) async fn check(all: &Everywhere, printer: Printer) -> Done {
     store::note_default(all, printer);
-    // A quorum works while a minority of its nodes refuses us; who checks wants to know.
+    // A quorum works while a minority of its nodes refuses us; a check should tell.
     printer.warnings();
     let clock = Clock::system();
     let began = clock.now();
@@ -46,13 +42,14 @@ pub(crate) async fn check(all: &Everywhere, printer: Printer) -> Outcome {
     ];
     printer.data(
         || {
-            let times = times.map(|(what, d)| (format!("{what}_seconds"), json!(seconds(d))));
-            let mut all_of_it = Map::from_iter(times);
-            all_of_it.insert("store".into(), json!(site));
-            all_of_it.insert("default_store".into(), json!(store::is_default(all)));
-            all_of_it.insert("token".into(), json!(token));
-            all_of_it.insert("capability".into(), Value::Object(promises.clone()));
-            Value::Object(all_of_it)
+            let default_store = store::is_default(all);
+            let mut document = json!({
+                "store": site, "default_store": default_store, "token": token, "capability": promises,
+            });
+            for (what, d) in times {
+                document[format!("{what}_seconds")] = json!(seconds(d));
+            }
+            document
         },
         || {
             let [connect, acquire, release] = times.map(|(_, d)| d.as_secs_f64() * 1e3);
@@ -65,8 +62,7 @@ pub(crate) async fn check(all: &Everywhere, printer: Printer) -> Outcome {
             lines.extend(promises.iter().flat_map(|(key, value)| line(key, value)));
             lines.join("\n")
         },
-    )?;
-    Ok(Status::OK)
+    )
 }
 
 /// The capability with durations as seconds and the unit in their names.

@@ -2,14 +2,11 @@
 
 use clap::CommandFactory;
 
-use crate::args::{Args, Completions};
-use crate::exit::{Outcome, Status};
-use crate::printer::Printer;
+use crate::{Args, Done, Printer, args::Completions};
 
 /// The verb.
-pub(crate) fn completions(args: &Completions, printer: Printer) -> Outcome {
+pub(crate) fn completions(args: &Completions, printer: Printer) -> Done {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), "distlock", &mut text);
-    printer.bytes(&text)?;
-    Ok(Status::OK)
+    printer.bytes(&text)
 }

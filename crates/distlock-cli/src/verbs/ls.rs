@@ -1,13 +1,10 @@
 //! `distlock ls`: what is held or waited for.
 
-use crate::args::{Everywhere, Ls};
-use crate::exit::{Outcome, Status};
-use crate::printer::Printer;
 use crate::view::{document, table};
-use crate::{store, wait};
+use crate::{Done, Everywhere, Printer, args::Ls, store, wait};
 
 /// The verb.
-pub(crate) async fn ls(all: &Everywhere, args: &Ls, printer: Printer) -> Outcome {
+pub(crate) async fn ls(all: &Everywhere, args: &Ls, printer: Printer) -> Done {
     let locks = store::look(all, printer).await?;
     let found = locks.list(&args.prefix).await?;
     wait::close(&locks).await;
@@ -20,5 +17,5 @@ pub(crate) async fn ls(all: &Everywhere, args: &Ls, printer: Printer) -> Outcome
     } else {
         printer.line(&table(&found))?;
     }
-    Ok(Status::OK)
+    Ok(())
 }

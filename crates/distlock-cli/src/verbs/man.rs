@@ -3,12 +3,10 @@
 use clap::CommandFactory;
 use clap_mangen::Man as Page;
 
-use crate::args::{Args, Man};
-use crate::exit::{Failure, Outcome, Status};
-use crate::printer::Printer;
+use crate::{Args, Done, Failure, Printer, Status, args::Man};
 
 /// The verb.
-pub(crate) fn man(args: &Man, printer: Printer) -> Outcome {
+pub(crate) fn man(args: &Man, printer: Printer) -> Done {
     let mut command = Args::command();
     // Gives the verbs the options that are taken everywhere.
     command.build();
@@ -23,6 +21,5 @@ pub(crate) fn man(args: &Man, printer: Printer) -> Outcome {
     Page::new(command)
         .render(&mut text)
         .map_err(|e| Failure::new(Status::INTERNAL, format!("cannot make the page: {e}")))?;
-    printer.bytes(&text)?;
-    Ok(Status::OK)
+    printer.bytes(&text)
 }

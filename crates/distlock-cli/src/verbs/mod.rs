@@ -2,10 +2,7 @@
 
 use std::future::Future;
 
-use crate::args::{Args, Verb};
-use crate::exit::{Failure, Outcome, Status};
-use crate::guardian::Guardian;
-use crate::printer::Printer;
+use crate::{Args, Failure, Outcome, Printer, Status, args::Verb, guardian::Guardian};
 
 mod acquire;
 mod advise;
@@ -21,7 +18,7 @@ mod schema;
 mod show;
 mod watch;
 
-/// Does what was asked for.
+/// Does what was asked for. Only `run` has an exit status of its own.
 pub(crate) fn dispatch(args: Args, printer: Printer) -> Outcome {
     let all = &args.everywhere;
     match &args.verb {
@@ -29,7 +26,7 @@ pub(crate) fn dispatch(args: Args, printer: Printer) -> Outcome {
             let program = run::prepare(verb)?;
             // Before the runtime: no thread exists yet.
             let guardian = Guardian::start()?;
-            block_on(run::run(all, verb, &program, guardian, printer))
+            return block_on(run::run(all, verb, &program, guardian, printer));
         }
         Verb::Acquire(verb) => block_on(acquire::acquire(all, verb, printer)),
         Verb::Renew(verb) => block_on(renew::renew(all, verb, printer)),
@@ -44,9 +41,10 @@ pub(crate) fn dispatch(args: Args, printer: Printer) -> Outcome {
         Verb::Completions(verb) => completions::completions(verb, printer),
         Verb::Man(verb) => man::man(verb, printer),
     }
+    .map(|()| Status::OK)
 }
 
-fn block_on(work: impl Future<Output = Outcome>) -> Outcome {
+fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime
         .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot start the runtime: {e}")))?;

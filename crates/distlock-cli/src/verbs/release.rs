@@ -4,13 +4,10 @@ use distlock::Released;
 use serde_json::json;
 
 use super::renew::ticket;
-use crate::args::{Everywhere, Release};
-use crate::exit::{Failure, Outcome, Status};
-use crate::printer::Printer;
-use crate::{store, wait};
+use crate::{Done, Everywhere, Failure, Printer, Status, args::Release, store, wait};
 
 /// The verb.
-pub(crate) async fn release(all: &Everywhere, args: &Release, printer: Printer) -> Outcome {
+pub(crate) async fn release(all: &Everywhere, args: &Release, printer: Printer) -> Done {
     let ticket = ticket(&args.ticket)?;
     let locks = store::connect(all).await?;
     let released = locks.resume(&ticket).await?.release().await?;
@@ -26,5 +23,5 @@ pub(crate) async fn release(all: &Everywhere, args: &Release, printer: Printer) 
     } else {
         printer.note(format!("released {:?}", ticket.lock.to_string()));
     }
-    Ok(Status::OK)
+    Ok(())
 }

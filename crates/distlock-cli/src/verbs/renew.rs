@@ -5,13 +5,10 @@ use std::io::Read;
 use distlock::{Ticket, Ttl};
 
 use super::acquire::document;
-use crate::args::{Everywhere, Renew};
-use crate::exit::{Failure, Outcome, Status};
-use crate::printer::Printer;
-use crate::{store, wait};
+use crate::{Done, Everywhere, Failure, Printer, Status, args::Renew, store, wait};
 
 /// The verb.
-pub(crate) async fn renew(all: &Everywhere, args: &Renew, printer: Printer) -> Outcome {
+pub(crate) async fn renew(all: &Everywhere, args: &Renew, printer: Printer) -> Done {
     let mut ticket = ticket(&args.ticket)?;
     let locks = store::connect(all).await?;
     if let Some(ttl) = args.ttl {
@@ -21,7 +18,7 @@ pub(crate) async fn renew(all: &Everywhere, args: &Renew, printer: Printer) -> O
     let ticket = guard.detach()?;
     printer.data(|| document(&ticket), || ticket.to_string())?;
     wait::close(&locks).await;
-    Ok(Status::OK)
+    Ok(())
 }
 
 /// Reads a ticket: the argument, or stdin for `-`.

@@ -8,22 +8,20 @@ use distlock::capability::Expiry;
 use distlock::{Guard, Label, Name, Released, Ttl};
 use rustix::process::{Signal, getpgrp, kill_process_group};
 
-use crate::args::{Everywhere, Run};
 use crate::child::{Change, Child, Program};
-use crate::exit::{Failure, Outcome, Status};
-use crate::group::{Crew, Process};
+use crate::group::{Process, ProcessGroup};
 use crate::guardian::{GIVE_UP, Guardian, kill_at};
-use crate::printer::Printer;
-use crate::signals::{Heard, Signals};
-use crate::store;
-use crate::terminal::Terminal;
 use crate::wait::{self, Turn};
+use crate::{
+    Everywhere, Failure, Outcome, Printer, Signals, Status, args::Run, signals::Event, store,
+    terminal::Terminal,
+};
 
 /// How often a group that must end is looked at.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(10);
 
 /// How often a command that has the terminal is looked at.
-const GLANCE: Duration = Duration::from_secs(1);
+const TERMINAL_POLL: Duration = Duration::from_secs(1);
 const UNSTOPPABLE: &str = "a command under a lock cannot be suspended; it goes on";
 
 /// What can be known to be wrong before anything is started.
@@ -49,9 +47,7 @@ pub(crate) async fn run(
     guardian: Guardian,
     printer: Printer,
 ) -> Outcome {
-    let signals = Signals::listen();
-    let mut signals = signals
-        .map_err(|e| Failure::new(Status::SYSTEM, format!("cannot listen to signals: {e}")))?;
+    let mut signals = Signals::listen()?;
     store::note_default(all, printer);
     let (locks, patience) = wait::connect(all, &args.wait).await?;
     if store::is_alone(&locks) {
@@ -66,11 +62,10 @@ pub(crate) async fn run(
     }
     let turn = wait::turn(&locks, lock, &args.name, &patience, &mut signals, printer).await?;
     let guard = match turn {
-        Turn::Ours(guard) => guard,
+        Turn::Granted(guard) => guard,
         Turn::Busy(busy) => {
-            let said = if args.busy_code == 0 { String::new() } else { busy };
-            if !said.is_empty() {
-                printer.failure(&Failure::new(Status::BUSY, said));
+            if args.busy_code != 0 {
+                printer.failure(&Failure::new(Status::BUSY, busy));
             }
             return Ok(Status(args.busy_code));
         }
@@ -81,7 +76,8 @@ pub(crate) async fn run(
     status
 }
 
-/// Who and where, and the command's name without its arguments: they may hold secrets.
+/// The label of the hold: its origin, and the command's name without its arguments: they may hold
+/// secrets.
 fn label(args: &Run) -> String {
     let command = args.command.first().map(Path::new).and_then(Path::file_name);
     let command = command.unwrap_or_default().to_string_lossy();
@@ -101,7 +97,7 @@ struct Work<'a> {
     clock: Clock,
     guard: Guard,
     guardian: Guardian,
-    crew: Crew,
+    processes: ProcessGroup,
     child: Child,
     terminal: Option<Terminal>,
     printer: Printer,
@@ -148,7 +144,7 @@ async fn under(
     if let Some(terminal) = &mut terminal {
         terminal.hand_over(group);
     }
-    // After the guardian was told: whoever is stopped between this look and the start comes back to a
+    // After the guardian was told: a command stopped between this look and the start comes back to a
     // group that the guardian has closed, and the start fails.
     let late = || guard.check().is_err() || clock.now() >= deadline.minus(grace);
     let started = if late() { Ok(None) } else { program.start(group, &vars).map(Some) };
@@ -173,8 +169,8 @@ async fn under(
             };
         }
     };
-    let crew = Crew::new(group, Process::of(child.pid()));
-    if let Some(command) = crew.command {
+    let processes = ProcessGroup::new(group, Process::of(child.pid()));
+    if let Some(command) = processes.command {
         let _ = guardian.command(command);
     }
     let mut work = Work {
@@ -182,7 +178,7 @@ async fn under(
         clock,
         guard,
         guardian,
-        crew,
+        processes,
         child,
         terminal,
         printer,
@@ -228,11 +224,11 @@ impl Work<'_> {
             let running = self.ending.is_none();
             tokio::select! {
                 biased;
-                heard = signals.next() => self.hear(heard),
+                event = signals.next() => self.handle(event),
                 _ = self.guard.lost(), if running => self.lost(),
-                () = self.clock.sleep_until(self.glance().min(wake)) => {
+                () = self.clock.sleep_until(self.terminal_poll().min(wake)) => {
                     // A stop that its parent is not told of.
-                    if self.terminal.is_some() && self.crew.is_stuck() {
+                    if self.terminal.is_some() && self.processes.is_stuck() {
                         self.stopped(Signal::TSTP.as_raw());
                     }
                 }
@@ -241,9 +237,9 @@ impl Work<'_> {
     }
 
     /// When to look at it next, if somebody may press Ctrl-Z.
-    fn glance(&self) -> BootInstant {
+    fn terminal_poll(&self) -> BootInstant {
         match self.terminal {
-            Some(_) => self.clock.now().plus(GLANCE),
+            Some(_) => self.clock.now().plus(TERMINAL_POLL),
             None => BootInstant::FAR,
         }
     }
@@ -254,7 +250,7 @@ impl Work<'_> {
         if let Some((_, at)) = self.ending {
             if at <= now {
                 self.kill();
-                return now.plus(LOOK);
+                return now.plus(POLL);
             }
             return at;
         }
@@ -274,7 +270,7 @@ impl Work<'_> {
 
     fn kill(&mut self) {
         self.killing.get_or_insert(self.clock.now());
-        self.crew.end();
+        self.processes.end();
     }
 
     /// What even KILL does not end sits in the kernel or belongs to another user: waiting for it is
@@ -299,7 +295,7 @@ impl Work<'_> {
         };
         self.ending = Some((cause, end_at));
         let _ = self.guardian.ending(end_at);
-        self.crew.ask_to_end();
+        self.processes.ask_to_end();
         match (cause, self.guard.check()) {
             (Cause::MaxHold, _) => {
                 self.printer.warn("held as long as --max-hold allows; ending the command");
@@ -315,23 +311,23 @@ impl Work<'_> {
         }
     }
 
-    fn hear(&mut self, heard: Heard) {
-        match heard {
-            Heard::End(signal) => {
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::End(signal) => {
                 self.signalled = true;
                 self.impatient |= self.killing.is_some();
-                self.crew.remember();
-                self.crew.send(signal);
+                self.processes.remember();
+                self.processes.send(signal);
                 // A stopped command hears it only once it goes on.
-                self.crew.send(Signal::CONT);
+                self.processes.send(Signal::CONT);
             }
-            Heard::Child => {}
-            Heard::Suspend => self.printer.warn(UNSTOPPABLE),
-            Heard::Continued => {
+            Event::Child => {}
+            Event::Suspend => self.printer.warn(UNSTOPPABLE),
+            Event::Continued => {
                 if let Some(terminal) = &mut self.terminal {
-                    terminal.hand_over_wanted(self.crew.group);
+                    terminal.hand_over_wanted(self.processes.group);
                 }
-                self.crew.send(Signal::CONT);
+                self.processes.send(Signal::CONT);
             }
         }
     }
@@ -341,7 +337,7 @@ impl Work<'_> {
     fn stopped(&mut self, signal: i32) {
         let wants_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|s| s.as_raw() == signal);
         if wants_terminal {
-            let group = self.crew.group;
+            let group = self.processes.group;
             if !self.terminal.as_mut().is_some_and(|t| t.hand_over_wanted(group)) {
                 // Going on would only stop it again.
                 self.printer.note("the command wants the terminal: bring this job to the front");
@@ -350,7 +346,7 @@ impl Work<'_> {
         } else {
             self.printer.warn(UNSTOPPABLE);
         }
-        self.crew.send(Signal::CONT);
+        self.processes.send(Signal::CONT);
     }
 
     fn heard_of_guardian(&mut self, alive: bool) {
@@ -369,7 +365,7 @@ impl Work<'_> {
             None if self.signalled => now.plus(self.grace).min(kill_at(self.deadline, self.grace)),
             None => return,
         };
-        while !self.crew.others(self.crew.group).is_empty() {
+        while !self.processes.others(self.processes.group).is_empty() {
             if self.clock.now() >= end_at {
                 self.kill();
             }
@@ -377,8 +373,8 @@ impl Work<'_> {
                 return;
             }
             tokio::select! {
-                heard = signals.next() => self.hear(heard),
-                () = self.clock.sleep(LOOK) => {}
+                event = signals.next() => self.handle(event),
+                () = self.clock.sleep(POLL) => {}
             }
         }
     }
@@ -391,11 +387,11 @@ impl Work<'_> {
             Change::Runs | Change::Stopped(_) => (Status::INTERNAL, None),
         };
         let away = match &mut self.terminal {
-            Some(terminal) => terminal.take_back(self.crew.group, signal.is_some()),
+            Some(terminal) => terminal.take_back(self.processes.group, signal.is_some()),
             None => false,
         };
         let left = match self.killing {
-            Some(_) => self.crew.others(self.crew.group),
+            Some(_) => self.processes.others(self.processes.group),
             None => Vec::new(),
         };
         if !left.is_empty() {
@@ -409,7 +405,7 @@ impl Work<'_> {
         self.guardian.goodbye();
         if self.ending.is_none()
             && !self.signalled
-            && rustix::process::test_kill_process_group(self.crew.group).is_ok()
+            && rustix::process::test_kill_process_group(self.processes.group).is_ok()
         {
             self.printer.note("the command left processes behind; they run on without the lock");
         }

@@ -1,13 +1,11 @@
-//! `distlock schema`: the tables of a store, for whoever may make them.
+//! `distlock schema`: the tables of a store, for a user that may make them.
 
 use distlock::{Error, Kind};
 
-use crate::args::Schema;
-use crate::exit::{Outcome, Status};
-use crate::printer::Printer;
+use crate::{Done, Printer, args::Schema};
 
 /// The verb.
-pub(crate) fn schema(args: &Schema, printer: Printer) -> Outcome {
+pub(crate) fn schema(args: &Schema, printer: Printer) -> Done {
     let postgres = args.store.starts_with("postgres");
     let other = if postgres { args.prefix.as_ref() } else { args.schema.as_ref() };
     if other.is_some() {
@@ -16,6 +14,5 @@ pub(crate) fn schema(args: &Schema, printer: Printer) -> Outcome {
             .into());
     }
     let text = distlock::schema(&args.store, args.prefix.as_deref().or(args.schema.as_deref()))?;
-    printer.bytes(text.as_bytes())?;
-    Ok(Status::OK)
+    printer.bytes(text.as_bytes())
 }

@@ -1,35 +1,31 @@
-//! `distlock show`: one lock, with its line.
+//! `distlock show`: one lock, with its queue.
 
 use distlock::{Human, LockInfo};
 use serde_json::json;
 
-use crate::args::{Everywhere, Show};
-use crate::exit::{Outcome, Status};
-use crate::printer::Printer;
 use crate::view::{document, plain, state};
-use crate::{store, wait};
+use crate::{Done, Everywhere, Printer, args::Show, store, wait};
 
 /// The verb.
-pub(crate) async fn show(all: &Everywhere, args: &Show, printer: Printer) -> Outcome {
+pub(crate) async fn show(all: &Everywhere, args: &Show, printer: Printer) -> Done {
     let locks = store::look(all, printer).await?;
     let found = locks.show(&args.name).await?;
     let space = locks.namespace().clone();
     wait::close(&locks).await;
     match found {
-        Some(lock) => printer.data(|| document(&lock), || text(&lock))?,
+        Some(lock) => printer.data(|| document(&lock), || text(&lock)),
         None => printer.data(
             || json!({ "name": args.name, "namespace": space, "holders": [], "waiters": [] }),
             || format!("{} is free", plain(&args.name)),
-        )?,
+        ),
     }
-    Ok(Status::OK)
 }
 
 fn text(lock: &LockInfo) -> String {
     let name = plain(lock.lock.name.as_str());
     let mut lines = Vec::new();
     for hold in &lock.holds {
-        // An operator revoked it, not who holds it.
+        // An operator revoked it, not its holder.
         let by = match (hold.revoked, hold.lingering) {
             (true, _) => ", still held by",
             (false, true) => " after",

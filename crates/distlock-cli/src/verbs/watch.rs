@@ -7,11 +7,8 @@ use distlock::backend::Clock;
 use distlock::{HoldInfo, LockInfo, Locks, Name, Token};
 use serde_json::{Value, json};
 
-use crate::args::{Everywhere, Watch};
-use crate::exit::{Failure, Outcome};
-use crate::printer::Printer;
-use crate::store;
 use crate::view::{document, plain};
+use crate::{Done, Everywhere, Failure, Printer, args::Watch, store};
 
 /// Looking more often than this would be work for the store and news for nobody.
 const OFTEN: Duration = Duration::from_millis(10);
@@ -19,7 +16,7 @@ const OFTEN: Duration = Duration::from_millis(10);
 type Seen = BTreeMap<Name, LockInfo>;
 
 /// The verb. It ends with a signal, or with its reader.
-pub(crate) async fn watch(all: &Everywhere, args: &Watch, printer: Printer) -> Outcome {
+pub(crate) async fn watch(all: &Everywhere, args: &Watch, printer: Printer) -> Done {
     let clock = Clock::system();
     let interval = args.interval.max(OFTEN);
     let locks = there(all, &clock, interval, printer).await?;

@@ -1,6 +1,6 @@
-//! Who could put a file or a link of their own where a store keeps its files.
+//! Which users could put a file or a link where a store keeps its files.
 //!
-//! A store that is files is only as safe as its directory: whoever may write there could have a
+//! A store that is files is only as safe as its directory: a user who may write there could have a
 //! process of root overwrite any file, by a link of the right name. So every directory on the way
 //! must be changeable by this user and root alone.
 
@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::error::{Error, Kind};
+use crate::{Error, Kind};
 
 /// Anybody may make files in a directory of this mode, but change only their own.
 const STICKY: u32 = 0o1000;

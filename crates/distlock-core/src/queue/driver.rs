@@ -1,40 +1,31 @@
-//! The driver of the line family: one loop for every store that keeps an ordered line.
+//! The driver of the queue family: one loop for every store that keeps an ordered queue.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::hold::{Cause, Hold, Leaving, Left};
 use super::inspect::info;
-use super::registry::Registry;
-use super::store::{Keeping, Lease, QueueStore};
-use super::turn::holders;
-use crate::backend::{
-    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Kept, Key, Released, Watcher,
+use super::registry::{Cause, Departure, HeldEntry, Leaving, Registry};
+use super::snapshot::holders;
+use super::store::{Keeping, QueueStore};
+use crate::{
+    Ask, Attempt, Backend, BootInstant, Clock, ClockReading, Due, Error, Event, Force, Forced,
+    FullName, Fut, Kept, Key, LockInfo, LossReason, Mutex, Proof, Query, Released, StoreInfo,
+    Token, Watcher, abreast, engine,
 };
-use crate::capability::Capability;
-use crate::clock::{BootInstant, Clock};
-use crate::clock_reading::ClockReading;
-use crate::concurrency::abreast;
-use crate::engine;
-use crate::error::{Error, Kind};
-use crate::info::{LockInfo, Query};
-use crate::name::FullName;
-use crate::proof::Proof;
-use crate::token::Token;
 
 /// How long a call to the store may take before it counts as unanswered.
 const CALL: Duration = Duration::from_secs(10);
-/// How long a client that closes leaves the lines it still stands in.
+/// How long a client that closes leaves the queues it still stands in.
 const LAST_LEAVE: Duration = Duration::from_secs(5);
 /// Most places kept by one call.
 const MOST: usize = 256;
 /// How many such calls are under way at a time.
 const AT_ONCE: usize = 4;
 
-/// A line store as a [`Backend`].
+/// A queue store as a [`Backend`].
 pub struct QueueDriver<S: QueueStore> {
     inner: Arc<Inner<S>>,
     events: Mutex<Option<UnboundedReceiver<Event>>>,
@@ -42,7 +33,7 @@ pub struct QueueDriver<S: QueueStore> {
 
 pub(super) struct Inner<S: QueueStore> {
     pub(super) store: S,
-    pub(super) desk: Registry<S::Place>,
+    pub(super) registry: Registry<S::Place>,
     events: UnboundedSender<Event>,
     /// When the store last answered anything, in nanoseconds of the boot clock.
     pub(super) heard: AtomicU64,
@@ -54,11 +45,11 @@ impl<S: QueueStore> QueueDriver<S> {
         let (tx, rx) = unbounded_channel();
         let inner = Arc::new(Inner {
             store,
-            desk: Registry::default(),
+            registry: Registry::default(),
             events: tx,
             heard: AtomicU64::new(0),
         });
-        // Weak: the store keeps its ears, and the driver keeps the store.
+        // Weak: the store keeps its event sink, and the driver keeps the store.
         let sink = Arc::downgrade(&inner);
         inner.store.listen(Arc::new(move |wake| {
             if let Some(inner) = sink.upgrade() {
@@ -76,12 +67,12 @@ impl<S: QueueStore> QueueDriver<S> {
 
 impl<S: QueueStore> Inner<S> {
     pub(super) fn clock(&self) -> &Clock {
-        self.store.clock()
+        self.store.info().clock
     }
 
     /// Now, on the clocks that count for this store.
-    pub(super) fn moment(&self) -> ClockReading {
-        self.store.capability().moment(self.clock())
+    pub(super) fn reading(&self) -> ClockReading {
+        self.store.info().reading()
     }
 
     pub(super) fn tell(&self, event: Event) {
@@ -110,19 +101,14 @@ impl<S: QueueStore> Inner<S> {
     /// The store has answered some of these.
     pub(super) fn heard_of(&self, kept: &[Kept]) {
         for kept in kept {
-            if let Kept::Until { sent, .. } = kept {
-                self.heard_at(sent.boot);
+            if let Kept::Until { lease, .. } = kept {
+                self.heard_at(lease.sent.boot);
             }
         }
     }
 
     fn late(&self) -> Error {
-        Error::new(Kind::Unreachable, format!("no answer within {CALL:?}"))
-            .unknown()
-            .store(self.store.site())
-            .with_hint(
-                "see whether the store runs and can be reached; the same call may be repeated",
-            )
+        self.store.info().unanswered(CALL)
     }
 
     pub(super) async fn leave(
@@ -135,63 +121,65 @@ impl<S: QueueStore> Inner<S> {
 
     /// Undoes a request: whatever it has, it has no more.
     async fn abandon(self: &Arc<Self>, key: &Key) -> Result<(), Error> {
-        match self.desk.leave(&key.req, false, self.moment()) {
-            Left::Shared | Left::Promised(_) => Ok(()),
-            Left::Hold(hold) if hold.promised > self.clock().now() => {
-                let _ = self.linger(Hold { free_at: hold.promised, ..hold }).await;
+        match self.registry.leave(&key.req, false, self.reading()) {
+            Departure::Shared | Departure::Promised(_) => Ok(()),
+            Departure::Last(hold) if hold.promised > self.clock().now() => {
+                let _ = self.linger(HeldEntry { free_at: hold.promised, ..hold }).await;
                 Ok(())
             }
-            Left::Hold(hold) => self.leave_for_good(self.at_once(hold)).await.map(drop),
+            Departure::Last(hold) => self.leave_for_good(self.at_once(hold)).await.map(drop),
             // Released in order, and kept by its `min_hold`; or shared with others.
-            Left::Leaving(l) if l.lingers() || l.outlasts_a_release() => {
+            Departure::Leaving(l) if l.lingers() || l.outlasts_a_release() => {
                 self.leave_later(l);
                 Ok(())
             }
-            Left::Leaving(l) => self.leave_for_good(l).await.map(drop),
-            Left::Nothing => self.leave_for_good(self.unknown(key)).await.map(drop),
+            Departure::Leaving(l) => self.leave_for_good(l).await.map(drop),
+            Departure::Nothing => self.leave_for_good(self.unknown(key)).await.map(drop),
         }
     }
 
     async fn release(self: &Arc<Self>, key: &Key) -> Result<Released, Error> {
-        match self.desk.leave(&key.req, true, self.moment()) {
-            Left::Shared => Ok(Released::Released),
-            Left::Promised(hold) => {
+        match self.registry.leave(&key.req, true, self.reading()) {
+            Departure::Shared => Ok(Released::Released),
+            Departure::Promised(hold) => {
                 // The others may let it run out before that.
                 self.keep_on(&hold);
                 Ok(Released::Released)
             }
-            Left::Hold(hold) if hold.free_at > self.clock().now() => Ok(self.linger(hold).await),
-            Left::Hold(hold) => self.leave_for_good(self.at_once(hold)).await,
-            Left::Leaving(l) if l.lingers() => {
+            Departure::Last(hold) if hold.free_at > self.clock().now() => {
+                Ok(self.linger(hold).await)
+            }
+            Departure::Last(hold) => self.leave_for_good(self.at_once(hold)).await,
+            Departure::Leaving(l) if l.lingers() => {
                 self.leave_later(l);
                 Ok(Released::Released)
             }
-            Left::Leaving(l) if l.outlasts_a_release() => {
+            Departure::Leaving(l) if l.outlasts_a_release() => {
                 self.leave_later(l);
                 Ok(Released::WasLost)
             }
-            Left::Leaving(l) => {
+            Departure::Leaving(l) => {
                 // Taken away before: its end is no release.
                 let ours = l.cause != Cause::Revoked && l.cause != Cause::Orphan;
                 let ours = ours || l.place.is_none();
                 let left = self.leave_for_good(l).await?;
                 Ok(if ours { left } else { Released::WasLost })
             }
-            Left::Nothing => self.leave_for_good(self.unknown(key)).await,
+            Departure::Nothing => self.leave_for_good(self.unknown(key)).await,
         }
     }
 
-    fn at_once(&self, hold: Hold<S::Place>) -> Leaving<S::Place> {
+    fn at_once(&self, hold: HeldEntry<S::Place>) -> Leaving<S::Place> {
         Leaving::of(hold, self.clock().now(), Cause::Unfinished)
     }
 
     /// The entry of a request that nothing is known of here.
     fn unknown(&self, key: &Key) -> Leaving<S::Place> {
-        Leaving::unjoined(key.clone(), None, CALL, self.moment())
+        Leaving::unjoined(key.clone(), None, CALL, self.reading())
     }
 
-    /// Leaves the line. Dropped or unanswered, it is left in the background: the entry may outlive
-    /// whoever asked, since its session is kept for others; and who releases again may do so by
+    /// Leaves the queue. Dropped or unanswered, it is left in the background: the entry may outlive
+    /// its request, since its session is kept for others; and a second release may come by
     /// another request than the one the store knows.
     async fn leave_for_good(
         self: &Arc<Self>,
@@ -201,20 +189,20 @@ impl<S: QueueStore> Inner<S> {
         let mut unfinished = Unfinished { inner: self, leaving: Some(leaving) };
         let released = self.leave(&key, place.as_ref()).await?;
         unfinished.leaving = None;
-        self.desk.gone(&key.req);
+        self.registry.gone(&key.req);
         Ok(released)
     }
 
-    /// Released before its `min_hold` is over: the entry stays in line until then.
-    async fn linger(self: &Arc<Self>, hold: Hold<S::Place>) -> Released {
+    /// Released before its `min_hold` is over: the entry stays in the queue until then.
+    async fn linger(self: &Arc<Self>, hold: HeldEntry<S::Place>) -> Released {
         let left = hold.free_at.since(self.clock().now());
         let (key, place) = (hold.key.clone(), hold.place.clone());
-        // Before the store is asked: whoever drops this must not free the lock too early.
+        // Before the store is asked: dropping this future must not free the lock too early.
         let at = hold.free_at;
         self.leave_later(Leaving::of(hold.clone(), at, Cause::Lingering));
         match self.bounded(self.store.linger(&key, &place, left)).await {
             Ok(true) => {
-                self.desk.gone(&key.req);
+                self.registry.gone(&key.req);
                 return Released::Released;
             }
             Ok(false) => {}
@@ -224,10 +212,10 @@ impl<S: QueueStore> Inner<S> {
         Released::Released
     }
 
-    /// Keeps a hold that nobody else may renew: at once if its lease was not renewed for a while, and
-    /// by the steward from then on.
-    fn keep_on(self: &Arc<Self>, hold: &Hold<S::Place>) {
-        if !hold.fresh(self.moment()) {
+    /// Keeps a hold that nobody else may renew: at once if its lease was not renewed for a while,
+    /// and by the housekeeper from then on.
+    fn keep_on(self: &Arc<Self>, hold: &HeldEntry<S::Place>) {
+        if !hold.fresh(self.reading()) {
             let (inner, keeping) = (self.clone(), hold.keeping());
             engine::spawn(async move { drop(inner.renew(keeping).await) });
         }
@@ -235,7 +223,7 @@ impl<S: QueueStore> Inner<S> {
     }
 
     async fn keep(self: &Arc<Self>, due: &[Due]) -> Vec<Kept> {
-        let known: Vec<_> = due.iter().map(|d| self.desk.keeping(d)).collect();
+        let known: Vec<_> = due.iter().map(|d| self.registry.keeping(d)).collect();
         let places: Vec<Keeping<S::Place>> = known.iter().flatten().cloned().collect();
         // In several calls: one that is late costs no more than its own answers.
         let calls = places.chunks(MOST).map(|some| async {
@@ -247,7 +235,7 @@ impl<S: QueueStore> Inner<S> {
         });
         let mut answers = abreast(AT_ONCE, calls.collect()).await.into_iter().flatten();
         let kept = |(due, known): (&Due, Option<Keeping<S::Place>>)| {
-            let Some(known) = known else { return Kept::Lost(crate::loss::LossReason::Gone) };
+            let Some(known) = known else { return Kept::Lost(LossReason::Gone) };
             let kept = answers.next().unwrap_or_else(|| Kept::Unknown(self.late()));
             self.learn(&known.key, &kept, Some(&due.key));
             kept
@@ -267,20 +255,18 @@ impl<S: QueueStore> Inner<S> {
         kept
     }
 
-    /// Takes in the answer about a hold; whoever asked need not be told of its loss.
+    /// Takes in the answer about a hold; the request that asked is not told of its loss by an
+    /// event.
     pub(super) fn learn(self: &Arc<Self>, key: &Key, kept: &Kept, asked: Option<&Key>) {
         match kept {
-            Kept::Until { sent, ttl, margin, .. } => {
-                let lease = Lease { sent: *sent, ttl: *ttl, margin: *margin };
-                self.desk.kept(&key.req, lease);
-            }
+            Kept::Until { lease, .. } => self.registry.kept(&key.req, *lease),
             Kept::Lost(why) => self.lost(key, *why, asked),
             Kept::Unknown(_) => {}
         }
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
-        let lines = self.bounded(self.store.lines(query)).await?;
+        let lines = self.bounded(self.store.queues(query)).await?;
         Ok(lines.iter().filter_map(|(lock, line)| info(lock, line)).collect())
     }
 
@@ -291,7 +277,7 @@ impl<S: QueueStore> Inner<S> {
         how: Force,
     ) -> Result<Forced, Error> {
         let mut forced = Forced::NoMatch;
-        let lines = self.bounded(self.store.lines(&Query::Name(lock.clone()))).await?;
+        let lines = self.bounded(self.store.queues(&Query::Name(lock.clone()))).await?;
         for (_, line) in lines {
             let meant = line.entries[..holders(&line)].iter();
             for entry in meant.filter(|e| token.is_none_or(|t| t == e.token)) {
@@ -321,16 +307,8 @@ impl<S: QueueStore> Drop for Unfinished<'_, S> {
 }
 
 impl<S: QueueStore> Backend for QueueDriver<S> {
-    fn capability(&self) -> &Capability {
-        self.inner.store.capability()
-    }
-
-    fn site(&self) -> &str {
-        self.inner.store.site()
-    }
-
-    fn clock(&self) -> &Clock {
-        self.inner.clock()
+    fn info(&self) -> StoreInfo<'_> {
+        self.inner.store.info()
     }
 
     fn acquire<'a>(
@@ -367,18 +345,18 @@ impl<S: QueueStore> Backend for QueueDriver<S> {
     }
 
     fn proof(&self, key: &Key) -> Option<Proof> {
-        self.inner.store.proof(&self.inner.desk.place(&key.req)?)
+        self.inner.store.proof(&self.inner.registry.place(&key.req)?)
     }
 
     fn events(&self) -> Option<UnboundedReceiver<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.events.lock().take()
     }
 
     fn close(&self) -> Fut<'_, ()> {
         Box::pin(async move {
-            // Nobody keeps the session from now on, and it may be long: who waits behind what is left
-            // in line would wait for its end.
-            let left = self.inner.desk.close();
+            // Nobody keeps the session from now on, and it may be long: waiters behind what is left
+            // in the queue would wait for its end.
+            let left = self.inner.registry.close();
             let leaves = left.iter().map(|l| self.inner.leave(&l.key, l.place.as_ref())).collect();
             let _ = self.inner.clock().timeout(LAST_LEAVE, abreast(AT_ONCE, leaves)).await;
             self.inner.store.close().await;

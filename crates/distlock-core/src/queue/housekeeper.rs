@@ -1,5 +1,5 @@
 //! What goes on while nobody asks: waiters and lingering entries are kept, and what nobody wants
-//! any more leaves the line. One task a client, on the library's own thread, only while there is
+//! any more leaves the queue. One task a client, on the library's own thread, only while there is
 //! something to do.
 
 use std::sync::Arc;
@@ -7,25 +7,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::driver::Inner;
-use super::hold::{Cause, Hold, Leaving};
-use super::store::{Keeping, Lease, QueueStore};
-use crate::backend::{Event, Kept, Key};
-use crate::clock::BootInstant;
-use crate::engine;
-use crate::lease::Wake;
-use crate::loss::LossReason;
+use super::registry::{Cause, HeldEntry, Leaving};
+use super::store::{Keeping, QueueStore};
+use crate::{Backoff, BootInstant, Event, GRACE, Kept, Key, LossReason, Wake, engine};
 
 /// A heartbeat is given this long at least and at most.
 const BOUNDS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LAST_RETRY: Duration = Duration::from_secs(1);
-/// On top of its lease: the session of a client that heard nothing for so long has ended.
-const GRACE: Duration = Duration::from_secs(10);
 
 impl<S: QueueStore> Inner<S> {
     /// Sees to it that somebody looks at this moment.
     pub(super) fn tend(self: &Arc<Self>, at: BootInstant) {
-        if self.desk.tend(at) {
+        if self.registry.tend(at) {
             let inner = self.clone();
             engine::spawn(async move { inner.run().await });
         }
@@ -33,7 +25,7 @@ impl<S: QueueStore> Inner<S> {
 
     async fn run(self: Arc<Self>) {
         let mut beaten = self.clock().now();
-        while let Some(plan) = self.desk.plan(beaten, self.clock().now()) {
+        while let Some(plan) = self.registry.plan(beaten, self.clock().now()) {
             for leaving in plan.due {
                 let inner = self.clone();
                 engine::spawn(async move { inner.see_out(leaving).await });
@@ -48,15 +40,15 @@ impl<S: QueueStore> Inner<S> {
             }
             tokio::select! {
                 biased;
-                () = self.desk.hurry.notified() => {}
+                () = self.registry.hurry.notified() => {}
                 () = self.clock().sleep_until(plan.next) => {}
             }
         }
     }
 
-    /// One call for all who wait and all that lingers; false when it got no answer.
+    /// One call for all waiters and all that lingers; false when it got no answer.
     async fn beat(self: &Arc<Self>, pace: Duration) -> bool {
-        let beats = self.desk.beats(self.clock().now());
+        let beats = self.registry.beats(self.clock().now());
         let (waiters, places): (Vec<_>, Vec<_>) = beats.into_iter().unzip();
         if places.is_empty() {
             return true;
@@ -73,36 +65,35 @@ impl<S: QueueStore> Inner<S> {
             }
             let Some(waiter) = waiter else { continue };
             match kept {
-                Kept::Until { sent, ttl, margin, .. } => {
-                    if let Some((_, lease)) = &mut waiter.state().joined {
-                        *lease = Lease { sent, ttl, margin };
+                Kept::Until { lease, .. } => {
+                    if let Some((_, last)) = &mut waiter.state.lock().joined {
+                        *last = lease;
                     }
                 }
                 Kept::Lost(why) => waiter.lose(why),
                 // Its own deadline decides.
                 Kept::Unknown(e) => {
-                    tracing::debug!(store = self.store.site(), error = %e, "no answer in line");
+                    tracing::debug!(store = self.store.info().site, error = %e, "no answer to a heartbeat");
                 }
             }
         }
         answered
     }
 
-    /// Leaves the line, again and again until that is acknowledged or the session has ended.
+    /// Leaves the queue, again and again until that is acknowledged or the session has ended.
     async fn see_out(&self, leaving: Leaving<S::Place>) {
-        let (req, mut wait) = (leaving.key.req, FIRST_RETRY);
+        let (req, mut wait) = (leaving.key.req, Backoff::default());
         let mut alive = self.clock().now();
         // Not on the list any more: its end was told, another call has left, or the client closed.
-        while self.desk.is_leaving(&req) {
+        while self.registry.is_leaving(&req) {
             let Err(e) = self.leave(&leaving.key, leaving.place.as_ref()).await else { break };
             if self.has_ended(&leaving, &mut alive).await {
                 tracing::debug!(lock = %leaving.key.lock, error = %e, "ended with its session");
                 break;
             }
-            self.clock().sleep(wait).await;
-            wait = (wait * 2).min(LAST_RETRY);
+            self.clock().sleep(wait.next()).await;
         }
-        self.desk.gone(&req);
+        self.registry.gone(&req);
     }
 
     /// Whether an entry that cannot be left has ended with its session. That is shared: it lives as
@@ -135,14 +126,18 @@ impl<S: QueueStore> Inner<S> {
         let at = leaving.at;
         let beat = self.clock().now().plus(leaving.lease.ttl / 3);
         let lingers = leaving.cause == Cause::Lingering;
-        self.desk.leave_later(leaving);
+        self.registry.leave_later(leaving);
         self.tend(if lingers { at.min(beat) } else { at });
     }
 
     /// A hold is lost. One that an operator took away leaves when its lease ends, or as soon as
     /// its holder has let go.
-    pub(super) fn strike(self: &Arc<Self>, key: &Key, why: LossReason) -> Option<Hold<S::Place>> {
-        let hold = self.desk.strike(&key.req)?;
+    pub(super) fn strike(
+        self: &Arc<Self>,
+        key: &Key,
+        why: LossReason,
+    ) -> Option<HeldEntry<S::Place>> {
+        let hold = self.registry.strike(&key.req)?;
         if why == LossReason::Revoked {
             let end = hold.lease.sent.boot.plus(hold.lease.ttl);
             self.leave_later(Leaving::of(hold.clone(), end, Cause::Revoked));
@@ -153,27 +148,31 @@ impl<S: QueueStore> Inner<S> {
     /// News from the store.
     pub(super) fn hear(self: &Arc<Self>, wake: Wake) {
         match wake {
-            Wake::Turn(req) => {
-                if let Some(waiter) = self.desk.waiter(&req) {
-                    waiter.bell.notify_one();
+            Wake::Turn(req) | Wake::Confirm(req) => {
+                if let Some(waiter) = self.registry.waiter(&req) {
+                    waiter.wake_up.notify_one();
                 }
             }
-            Wake::Everybody => self.desk.ring_all(),
+            Wake::Everybody => {
+                self.tell(Event::Missed);
+                self.registry.wake_all();
+            }
             Wake::Repeated(_) => {} // told by lease stores only
             Wake::Event(Event::Lost(key, why)) => self.lost(&key, why, None),
+            Wake::Event(Event::Missed) => self.tell(Event::Missed),
             Wake::Event(Event::InDoubt(key)) => self.tell_all(&key, Event::InDoubt),
             Wake::Event(Event::Contended(key)) => self.tell_all(&key, Event::Contended),
         }
     }
 
-    /// An entry is gone: whoever waits or holds by it is told, but for the one who asked.
+    /// An entry is gone: its waiter and its holders are told, but for the request that asked.
     pub(super) fn lost(self: &Arc<Self>, key: &Key, why: LossReason, but: Option<&Key>) {
-        if let Some(waiter) = self.desk.waiter(&key.req) {
+        if let Some(waiter) = self.registry.waiter(&key.req) {
             waiter.lose(why);
         }
         let Some(hold) = self.strike(key, why) else {
             if why != LossReason::Revoked {
-                self.desk.gone(&key.req);
+                self.registry.gone(&key.req);
             }
             return;
         };
@@ -183,7 +182,7 @@ impl<S: QueueStore> Inner<S> {
     }
 
     fn tell_all(&self, key: &Key, event: fn(Key) -> Event) {
-        for req in self.desk.sharing(&key.req) {
+        for req in self.registry.sharing(&key.req) {
             self.tell(event(Key { lock: key.lock.clone(), req }));
         }
     }

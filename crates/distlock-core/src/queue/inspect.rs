@@ -1,18 +1,13 @@
-//! A line for people: who holds, who waits, and where one stands.
+//! A queue for people: its holders, its waiters, and the place of a request.
 
 use std::time::Duration;
 
-use super::entry::{Entry, Line};
-use super::turn::holders;
-use crate::busy::{Holder, QueueStatus};
-use crate::ids::{Owner, ReqId};
-use crate::info::{HoldInfo, LockInfo, WaiterInfo};
-use crate::name::FullName;
-use crate::token::Token;
+use super::snapshot::{Entry, Snapshot, holders};
+use crate::{FullName, HoldInfo, Holder, LockInfo, Owner, QueueStatus, ReqId, Token, WaiterInfo};
 
-/// A line as an operator sees it; `None` when there is nobody.
+/// A queue as an operator sees it; `None` when there is nobody.
 #[must_use]
-pub fn info(lock: &FullName, line: &Line) -> Option<LockInfo> {
+pub fn info(lock: &FullName, line: &Snapshot) -> Option<LockInfo> {
     if line.entries.is_empty() {
         return None;
     }
@@ -41,7 +36,7 @@ pub fn info(lock: &FullName, line: &Line) -> Option<LockInfo> {
 /// Where a request stands: who holds the lock, and how many wait ahead of it. Without a place of
 /// its own it would come after everybody.
 #[must_use]
-pub fn status(line: &Line, me: Option<Token>) -> QueueStatus {
+pub fn status(line: &Snapshot, me: Option<Token>) -> QueueStatus {
     let told = me.and_then(|me| line.place(me));
     let hidden = if told.is_none() { line.behind } else { 0 };
     let ahead = told.unwrap_or(line.entries.len()).saturating_sub(holders(line));
@@ -68,13 +63,7 @@ fn request(e: &Entry) -> ReqId {
     e.req.unwrap_or_else(|| ReqId::from_bytes(u128::from(e.token.get()).to_be_bytes()))
 }
 
-/// Whether people would call it news: another holder or another place.
-pub(super) fn changed(last: &QueueStatus, now: &QueueStatus) -> bool {
-    let token = |s: &QueueStatus| s.holder.as_ref().map(|h| h.token);
-    token(last) != token(now) || last.ahead != now.ahead || *last == QueueStatus::default()
-}
-
-/// The longest pause between two looks at a line in which nothing seems to happen.
+/// The longest pause between two looks at a queue in which nothing seems to happen.
 pub(super) fn look_again(ttl: Duration, curious: bool) -> Duration {
     let most = Duration::from_secs(if curious { 10 } else { 90 });
     (ttl.min(most) / 3).max(Duration::from_secs(1))

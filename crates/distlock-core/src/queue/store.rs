@@ -1,64 +1,30 @@
-//! What a store of the line family must offer: its textbook moves, and nothing else.
+//! What a store of the queue family must offer: its textbook moves, and nothing else.
 
 use std::future::Future;
 use std::time::Duration;
 
-use super::entry::{Entry, Line, Spot};
-use crate::backend::{Ask, Force, Forced, Kept, Key, Released};
-use crate::capability::Capability;
-use crate::clock::Clock;
-use crate::clock_reading::ClockReading;
-use crate::error::Error;
-use crate::info::Query;
-use crate::lease::EventSink;
-use crate::loss::LossReason;
-use crate::name::FullName;
-use crate::proof::Proof;
-use crate::token::Token;
-
-/// How long a session is certain to last: until `sent + ttl − margin`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lease {
-    /// When the last question left that provably came before the lease began, as the store's
-    /// leader counts it: of the last acknowledged keep-alive, say, never of the write that made
-    /// the entry.
-    pub sent: ClockReading,
-    /// The whole lease as the store granted it, which may be less than was asked for.
-    pub ttl: Duration,
-    /// Given up for drifting clocks.
-    pub margin: Duration,
-}
-
-impl Lease {
-    /// When it must not be believed in any more.
-    #[must_use]
-    pub fn until(&self) -> ClockReading {
-        self.sent.until(self.ttl, self.margin)
-    }
-
-    /// How long after a moment it is certain to last.
-    #[must_use]
-    pub fn left(&self, now: ClockReading) -> Duration {
-        self.until().left(now)
-    }
-}
+use super::snapshot::{Entry, Snapshot, Spot};
+use crate::{
+    Ask, Error, EventSink, Force, Forced, FullName, Kept, Key, Lease, LossReason, Proof, Query,
+    Released, StoreInfo, Token,
+};
 
 /// The answer to a join.
 #[derive(Clone, Debug)]
 pub enum Joined<P> {
-    /// In line.
+    /// In the queue.
     In {
         /// Its own entry.
         place: P,
-        /// The line as of the join or later.
-        line: Line,
+        /// The queue as of the join or later.
+        queue: Snapshot,
         /// How long the session is certain to last.
         lease: Lease,
     },
-    /// Not in line, nothing left behind: somebody else is, and the ask has no patience. A store
-    /// that cannot tell before it joins never answers this; the driver leaves by itself.
-    Refused(Line),
-    /// This request left the line before, and stays out.
+    /// Not in the queue, nothing left behind: somebody else is, and the ask has no patience. A
+    /// store that cannot tell before it joins never answers this; the driver leaves by itself.
+    Refused(Snapshot),
+    /// This request left the queue before, and stays out.
     Tombstoned,
 }
 
@@ -74,7 +40,7 @@ pub enum Proven {
 /// One place to keep.
 #[derive(Clone, Debug)]
 pub struct Keeping<P> {
-    /// Whose.
+    /// Its request.
     pub key: Key,
     /// Its entry.
     pub place: P,
@@ -85,20 +51,20 @@ pub struct Keeping<P> {
     pub held: bool,
 }
 
-/// A store that keeps an ordered line of entries, each tied to a session of its client.
+/// A store that keeps an ordered queue of entries, each tied to a session of its client.
 ///
 /// For authors of stores; users never see it. [`QueueDriver`](super::QueueDriver) turns it into a
-/// [`Backend`](crate::backend::Backend): waiting, giving up, proving, re-entry, lingering and orphans
-/// are written there, once.
+/// [`Backend`](crate::backend::Backend): waiting, giving up, proving, re-entry, lingering and
+/// orphans are written there, once.
 ///
 /// # Contract
 /// * Entries stand in the order of their tokens. A new one comes last; none ever moves.
 /// * Every call is idempotent by request id and bounded in time, except [`gone`](Self::gone).
 /// * `join` finds its own entry again after a lost answer: one request, one entry. It may be
 ///   dropped at any await; `leave` then undoes it, also when it overtakes it: a request that left
-///   is never in line again, whatever arrives late.
-/// * What `join` and `line` tell is never older than what this client has been told before, and a
-///   line told to a place has its entry, if it exists, and the entry just ahead.
+///   is never in the queue again, whatever arrives late.
+/// * What `join` and `queue` tell is never older than what this client has been told before, and a
+///   queue told to a place has its entry, if it exists, and the entry just ahead.
 /// * A [`Lease`] counts from before the store's leader began it, not from what a follower said.
 /// * `keep`, and `leave` of what was dropped, are called on the library's own thread; the others
 ///   anywhere (see [`on_library_thread`](crate::engine::on_library_thread)).
@@ -106,14 +72,8 @@ pub trait QueueStore: Send + Sync + 'static {
     /// An entry of this client's own, as the store addresses it.
     type Place: Clone + Send + Sync + 'static;
 
-    /// What this store promises.
-    fn capability(&self) -> &Capability;
-
-    /// Which very store this is, fit to print.
-    fn site(&self) -> &str;
-
-    /// The clock deadlines are counted on.
-    fn clock(&self) -> &Clock;
+    /// What this store is and promises.
+    fn info(&self) -> StoreInfo<'_>;
 
     /// Whether the store itself sees to it that every call ends in time. Then the driver sets no
     /// timer for each call.
@@ -130,29 +90,29 @@ pub trait QueueStore: Send + Sync + 'static {
         None
     }
 
-    /// Puts a request into line, or finds it there.
+    /// Puts a request into the queue, or finds it there.
     fn join(&self, ask: &Ask) -> impl Future<Output = Result<Joined<Self::Place>, Error>> + Send;
 
-    /// The line, as far as it matters to one of its entries.
-    fn line(
+    /// The queue, as far as it matters to one of its entries.
+    fn queue(
         &self,
         lock: &FullName,
         me: &Self::Place,
-    ) -> impl Future<Output = Result<Line, Error>> + Send;
+    ) -> impl Future<Output = Result<Snapshot, Error>> + Send;
 
-    /// The line for one who was called up, and the proof of its place where the store can ask for
-    /// both at once: its turn has probably come. Both are as [`line`](Self::line) and
+    /// The queue for a waiter that was called up, and the proof of its place where the store can
+    /// ask for both at once: its turn has probably come. Both are as [`queue`](Self::queue) and
     /// [`prove`](Self::prove) tell them; without a proof the driver asks for it.
-    fn line_up(
+    fn queue_and_proof(
         &self,
         key: &Key,
         me: &Self::Place,
-    ) -> impl Future<Output = Result<(Line, Option<Proven>), Error>> + Send {
-        async move { Ok((self.line(&key.lock, me).await?, None)) }
+    ) -> impl Future<Output = Result<(Snapshot, Option<Proven>), Error>> + Send {
+        async move { Ok((self.queue(&key.lock, me).await?, None)) }
     }
 
-    /// Completes when one of these is gone since the line was `seen`, or when that cannot be told
-    /// any more. A hint: the driver looks at the line and believes that.
+    /// Completes when one of these is gone since the queue was `seen`, or when that cannot be told
+    /// any more. A hint: the driver looks at the queue and believes that.
     fn gone(&self, lock: &FullName, watch: &[Spot], seen: u64) -> impl Future<Output = ()> + Send;
 
     /// Shows by a write, which no stale replica can answer, that the place is still owned.
@@ -177,23 +137,24 @@ pub trait QueueStore: Send + Sync + 'static {
         async { Ok(false) }
     }
 
-    /// Leaves the line, and says whether it stood there until now. Without a place the join was
-    /// never answered: whether or not it arrives, the request must not stand in line afterwards.
+    /// Leaves the queue, and says whether it stood there until now. Without a place the join was
+    /// never answered: whether or not it arrives, the request must not stand in the queue
+    /// afterwards.
     fn leave(
         &self,
         key: &Key,
         place: Option<&Self::Place>,
     ) -> impl Future<Output = Result<Released, Error>> + Send;
 
-    /// Whole lines: of one lock, or of those of a prefix, in order of name. Empty ones are left
+    /// Whole queues: of one lock, or of those of a prefix, in order of name. Empty ones are left
     /// out.
-    fn lines(
+    fn queues(
         &self,
         query: &Query,
-    ) -> impl Future<Output = Result<Vec<(FullName, Line)>, Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<(FullName, Snapshot)>, Error>> + Send;
 
-    /// Takes an entry away. [`Force::Revoke`] marks it: `keep` answers [`LossReason::Revoked`] from then
-    /// on, its client is told by the mark, and leaves. [`Force::Now`] removes it.
+    /// Takes an entry away. [`Force::Revoke`] marks it: `keep` answers [`LossReason::Revoked`] from
+    /// then on, its client is told by the mark, and leaves. [`Force::Now`] removes it.
     fn oust(
         &self,
         lock: &FullName,
@@ -201,9 +162,9 @@ pub trait QueueStore: Send + Sync + 'static {
         how: Force,
     ) -> impl Future<Output = Result<Forced, Error>> + Send;
 
-    /// Told once, before any other call: where news goes. [`Event::Lost`](crate::backend::Event) for
-    /// an entry of this client that is gone or revoked, held or waiting, and for all entries of a
-    /// session that ended.
+    /// Told once, before any other call: where news goes. [`Event::Lost`](crate::backend::Event)
+    /// for an entry of this client that is gone or revoked, held or waiting, and for all entries of
+    /// a session that ended.
     fn listen(&self, sink: EventSink);
 
     /// Ends connections and threads. Entries that are still there are left to end with their

@@ -5,26 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::driver::Inner;
-use super::entry::{Line, Spot};
-use super::hold::{Cause, Hold, Leaving};
-use super::inspect::{changed, look_again, status};
-use super::registry::{Entry, Waiter};
-use super::store::{Joined, Lease, Proven, QueueStore};
-use super::turn::{Turn, turn};
-use crate::backend::{Ask, Attempt, Grant, Kept, Watcher};
-use crate::busy::QueueStatus;
-use crate::clock::BootInstant;
-use crate::engine;
-use crate::error::{Error, Kind, Outcome};
-use crate::loss::LossReason;
-use crate::token::Token;
-use crate::ttl::Patience;
+use super::inspect::{look_again, status};
+use super::registry::{Cause, HeldEntry, Leaving, Reentry, Waiter};
+use super::snapshot::{Snapshot, Spot, Turn, turn};
+use super::store::{Joined, Proven, QueueStore};
+use crate::{
+    Ask, Attempt, BootInstant, Error, Grant, Kept, Kind, Lease, LossReason, Outcome, Patience,
+    QueueStatus, Token, Watcher, engine,
+};
 
 /// After a question without an answer the next one waits this long; a quarter of the lease when
 /// that is less.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Whoever neither asks again nor is undone leaves the line after this long; after its TTL when
-/// that is less.
+/// A request that neither asks again nor is undone leaves the queue after this long; after its TTL
+/// when that is less.
 const ORPHANED: Duration = Duration::from_secs(10);
 
 /// One request on its way: until it holds or has left, its drop sees to its entry.
@@ -35,7 +29,7 @@ struct Stand<'a, S: QueueStore> {
 
 impl<S: QueueStore> Stand<'_, S> {
     fn joined(&self, place: S::Place, lease: Lease) {
-        self.waiter.state().joined = Some((place, lease));
+        self.waiter.state.lock().joined = Some((place, lease));
     }
 
     /// Whether its place can still be believed in.
@@ -43,11 +37,11 @@ impl<S: QueueStore> Stand<'_, S> {
     /// # Errors
     /// When it is gone, or its session may be over: it must never be granted then.
     fn alive(&self) -> Result<(), Error> {
-        let state = self.waiter.state();
+        let state = self.waiter.state.lock();
         if let Some(why) = state.lost {
             return Err(out_of_line(why));
         }
-        let over = |(_, lease): &(_, Lease)| lease.left(self.inner.moment()).is_zero();
+        let over = |(_, lease): &(_, Lease)| lease.left(self.inner.reading()).is_zero();
         if state.joined.as_ref().is_some_and(over) {
             return Err(out_of_line(LossReason::Expired));
         }
@@ -56,7 +50,7 @@ impl<S: QueueStore> Stand<'_, S> {
 
     /// When its session may be over, unless it is kept.
     fn end(&self) -> BootInstant {
-        let state = self.waiter.state();
+        let state = self.waiter.state.lock();
         state.joined.as_ref().map_or(BootInstant::FAR, |(_, lease)| lease.until().boot)
     }
 }
@@ -64,12 +58,12 @@ impl<S: QueueStore> Stand<'_, S> {
 impl<S: QueueStore> Drop for Stand<'_, S> {
     /// Takes effect in the background, and only if nobody undoes the request sooner.
     fn drop(&mut self) {
-        if !self.inner.desk.unstand(&self.waiter) {
+        if !self.inner.registry.unstand(&self.waiter) {
             return;
         }
-        let (key, ttl, now) = (self.waiter.key.clone(), self.waiter.ttl, self.inner.moment());
+        let (key, ttl, now) = (self.waiter.key.clone(), self.waiter.ttl, self.inner.reading());
         // Not joined: its join was sent, and the answer did not find it any more.
-        let joined = self.waiter.state().joined.take();
+        let joined = self.waiter.state.lock().joined.take();
         let left = Leaving::unjoined(key, joined, ttl, now);
         let at = now.boot.plus(ttl.min(ORPHANED));
         self.inner.leave_later(Leaving { at, cause: Cause::Orphan, ..left });
@@ -85,29 +79,25 @@ impl<S: QueueStore> Inner<S> {
         if let Some(grant) = self.enter_again(ask).await? {
             return Ok(Attempt::Granted(grant));
         }
-        let until = match ask.patience {
-            Patience::Never => self.clock().now(),
-            Patience::For(d) => self.clock().now().plus(d),
-            Patience::Forever => BootInstant::FAR,
-        };
+        let until = ask.patience.until(self.clock().now());
         // On the list before it is sent: news may come before its answer.
-        let stand = Stand { inner: self, waiter: self.desk.stand(ask) };
+        let stand = Stand { inner: self, waiter: self.registry.stand(ask) };
         // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
         let joined = Box::pin(self.bounded(self.store.join(ask))).await;
         let (place, line, lease) = match joined {
-            Ok(Joined::In { place, line, lease }) => (place, line, lease),
-            // It does not stand in line, and never will.
+            Ok(Joined::In { place, queue: line, lease }) => (place, line, lease),
+            // It does not stand in the queue, and never will.
             Ok(Joined::Refused(line)) => {
-                self.desk.unstand(&stand.waiter);
+                self.registry.unstand(&stand.waiter);
                 return Ok(Attempt::Busy(status(&line, None)));
             }
             Ok(Joined::Tombstoned) => {
-                self.desk.unstand(&stand.waiter);
-                return Err(spent());
+                self.registry.unstand(&stand.waiter);
+                return Err(Error::tombstoned());
             }
             Err(e) => {
                 if e.outcome() == Outcome::NotApplied {
-                    self.desk.unstand(&stand.waiter);
+                    self.registry.unstand(&stand.waiter);
                 }
                 return Err(e);
             }
@@ -121,15 +111,16 @@ impl<S: QueueStore> Inner<S> {
         self.wait(ask, &stand, place, line, until, seen).await
     }
 
-    /// Enters what the same owner holds through this client. A hold that was not renewed for a while
-    /// is renewed first, or its lease could end before the keeper's first renewal is answered.
+    /// Enters what the same owner holds through this client. A hold that was not renewed for a
+    /// while is renewed first, or its lease could end before the renewer's first renewal is
+    /// answered.
     ///
     /// The renewal runs on the library's thread and to its end: others may need its answer.
     async fn enter_again(self: &Arc<Self>, ask: &Ask) -> Result<Option<Grant>, Error> {
-        let keeping = match self.desk.enter(ask, self.moment(), false)? {
-            Entry::Granted(grant) => return Ok(Some(grant)),
-            Entry::Nothing => return Ok(None),
-            Entry::Stale(keeping) => keeping,
+        let keeping = match self.registry.enter(ask, self.reading(), false)? {
+            Reentry::Granted(grant) => return Ok(Some(grant)),
+            Reentry::Nothing => return Ok(None),
+            Reentry::Stale(keeping) => keeping,
         };
         let (tell, told) = tokio::sync::oneshot::channel();
         let inner = self.clone();
@@ -137,9 +128,9 @@ impl<S: QueueStore> Inner<S> {
         if let Ok(Kept::Unknown(e)) = Box::pin(told).await {
             return Err(e);
         }
-        match self.desk.enter(ask, self.moment(), true)? {
-            Entry::Granted(grant) => Ok(Some(grant)),
-            Entry::Stale(_) | Entry::Nothing => Ok(None),
+        match self.registry.enter(ask, self.reading(), true)? {
+            Reentry::Granted(grant) => Ok(Some(grant)),
+            Reentry::Stale(_) | Reentry::Nothing => Ok(None),
         }
     }
 
@@ -148,7 +139,7 @@ impl<S: QueueStore> Inner<S> {
         ask: &Ask,
         stand: &Stand<'_, S>,
         place: S::Place,
-        mut line: Line,
+        mut line: Snapshot,
         until: BootInstant,
         seen: Option<Watcher<'_>>,
     ) -> Result<Attempt, Error> {
@@ -168,19 +159,19 @@ impl<S: QueueStore> Inner<S> {
                 Turn::Refused(n) => {
                     // At once: others wait behind it.
                     let _ = Box::pin(self.leave(&stand.waiter.key, Some(&place))).await?;
-                    self.desk.unstand(&stand.waiter);
-                    return Err(another_number(n));
+                    self.registry.unstand(&stand.waiter);
+                    return Err(Error::permits_differ(n));
                 }
             };
             last = self.told(ask, last, &line, me, seen);
             if self.clock().now() >= until {
                 let _ = Box::pin(self.leave(&stand.waiter.key, Some(&place))).await?;
-                self.desk.unstand(&stand.waiter);
+                self.registry.unstand(&stand.waiter);
                 return Ok(Attempt::Busy(last));
             }
             let since = std::mem::take(&mut line).seen;
-            let look = jittered(look_again(ask.ttl, seen.is_some()), ask);
-            let look = self.clock().now().plus(look).min(until);
+            let look = look_again(ask.ttl, seen.is_some());
+            let look = self.clock().now().plus(look - ask.req.jitter(look / 4)).min(until);
             let called = self.doze(stand, &watch, since, look).await;
             stand.alive()?;
             // Trouble that passes while the place is kept costs nothing.
@@ -212,34 +203,27 @@ impl<S: QueueStore> Inner<S> {
         let timer = Box::pin(self.clock().sleep_until(until));
         tokio::select! {
             biased;
-            () = stand.waiter.bell.notified() => true,
+            () = stand.waiter.wake_up.notified() => true,
             () = gone => true,
             () = timer => false,
         }
     }
 
-    /// The line as it is now, for one who was called up with its proof if the store has it. Trouble that passes while the place is kept costs nothing.
+    /// The queue as it is now; for a waiter that was called up with its proof, if the store has it.
+    /// Trouble that passes while the place is kept costs nothing.
     async fn look(
         &self,
         stand: &Stand<'_, S>,
         place: &S::Place,
         until: BootInstant,
         called: bool,
-    ) -> Result<(Line, Option<Proven>), Error> {
+    ) -> Result<(Snapshot, Option<Proven>), Error> {
         let key = &stand.waiter.key;
-        loop {
-            let answer = match called {
-                true => self.in_lease(stand, self.bounded(self.store.line_up(key, place))).await?,
-                false => {
-                    let line = self.bounded(self.store.line(&key.lock, place));
-                    self.in_lease(stand, line).await?.map(|line| (line, None))
-                }
-            };
-            match answer {
-                Ok(line) => return Ok(line),
-                Err(e) => self.pause(stand, until, e).await?,
-            }
+        if called {
+            return self.asked(stand, until, || self.store.queue_and_proof(key, place)).await;
         }
+        let line = self.asked(stand, until, || self.store.queue(&key.lock, place)).await?;
+        Ok((line, None))
     }
 
     /// Proves that a place is still owned, by a write, and tells the lease it leaves.
@@ -249,29 +233,34 @@ impl<S: QueueStore> Inner<S> {
         place: &S::Place,
         until: BootInstant,
     ) -> Result<Lease, Error> {
-        loop {
-            let prove = self.store.prove(&stand.waiter.key, place);
-            match self.in_lease(stand, self.bounded(prove)).await? {
-                Ok(proven) => return self.proven(stand, place, proven),
-                Err(e) => self.pause(stand, until, e).await?,
-            }
-        }
+        let proven =
+            self.asked(stand, until, || self.store.prove(&stand.waiter.key, place)).await?;
+        self.proven(stand, place, proven)
     }
 
-    /// Waits for an answer for as long as the place can be believed in: after that no answer could
-    /// make it good, and its client is told at once.
-    async fn in_lease<T>(
+    /// Asks until there is an answer, for as long as the place can be believed in: after that no
+    /// answer could make it good, and its client is told at once.
+    async fn asked<T, F: Future<Output = Result<T, Error>>>(
         &self,
         stand: &Stand<'_, S>,
-        call: impl Future<Output = T>,
+        until: BootInstant,
+        ask: impl Fn() -> F,
     ) -> Result<T, Error> {
-        let mut call = pin!(call);
         loop {
-            tokio::select! {
-                biased;
-                answer = &mut call => return Ok(answer),
-                // It may have been kept meanwhile, and lasts longer now.
-                () = self.clock().sleep_until(stand.end()) => stand.alive()?,
+            let answer = {
+                let mut call = pin!(self.bounded(ask()));
+                loop {
+                    tokio::select! {
+                        biased;
+                        answer = &mut call => break answer,
+                        // It may have been kept meanwhile, and lasts longer now.
+                        () = self.clock().sleep_until(stand.end()) => stand.alive()?,
+                    }
+                }
+            };
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(e) => self.pause(stand, until, e).await?,
             }
         }
     }
@@ -311,13 +300,13 @@ impl<S: QueueStore> Inner<S> {
         &self,
         ask: &Ask,
         last: QueueStatus,
-        line: &Line,
+        line: &Snapshot,
         me: Token,
         seen: Option<Watcher<'_>>,
     ) -> QueueStatus {
         let now = status(line, Some(me));
-        // Who does not wait has nothing to be told meanwhile: the answer says it all.
-        if changed(&last, &now) && ask.patience != Patience::Never {
+        // A request without patience is told by its answer alone.
+        if now.is_news_after(&last) && ask.patience != Patience::Never {
             tracing::debug!(lock = %ask.lock, status = %now, "waiting");
             if let Some(seen) = seen {
                 seen(&now);
@@ -327,9 +316,9 @@ impl<S: QueueStore> Inner<S> {
     }
 
     /// From here on there is no await: a grant that nobody could undo must not exist.
-    fn grant(&self, ask: &Ask, place: S::Place, lease: Lease, line: &Line) -> Attempt {
+    fn grant(&self, ask: &Ask, place: S::Place, lease: Lease, line: &Snapshot) -> Attempt {
         let token = self.store.token(&place);
-        let mut hold = Hold {
+        let mut hold = HeldEntry {
             key: ask.key(),
             owner: ask.owner.clone(),
             mode: ask.mode,
@@ -340,47 +329,32 @@ impl<S: QueueStore> Inner<S> {
             promised: BootInstant::from_nanos(0),
             reqs: Vec::new(),
         };
-        hold.share(ask, self.moment());
+        hold.share(ask, self.reading());
         let grant = hold.grant(ask.req, line.waiting_behind(token));
-        self.desk.hold(hold);
+        self.registry.hold(hold);
         Attempt::Granted(grant)
     }
 
     fn give_up_place(self: &Arc<Self>, stand: &Stand<'_, S>, place: S::Place) {
-        if !self.desk.unstand(&stand.waiter) {
+        if !self.registry.unstand(&stand.waiter) {
             return;
         }
         let (key, ttl) = (stand.waiter.key.clone(), stand.waiter.ttl);
-        let joined = stand.waiter.state().joined.take();
+        let joined = stand.waiter.state.lock().joined.take();
         let joined = joined.map(|(_, lease)| (place, lease));
-        self.leave_later(Leaving::unjoined(key, joined, ttl, self.moment()));
+        self.leave_later(Leaving::unjoined(key, joined, ttl, self.reading()));
     }
-}
-
-/// Up to a quarter less, differently for each request, so that waiters do not look in step.
-fn jittered(d: Duration, ask: &Ask) -> Duration {
-    d - d / 4 * u32::from(ask.req.as_bytes()[0]) / 255
-}
-
-fn spent() -> Error {
-    Error::new(Kind::Cancelled, "this request was cancelled or taken away")
-        .with_hint("ask again: a new acquire is a new request")
 }
 
 fn out_of_line(why: LossReason) -> Error {
     let what = match why {
-        LossReason::Revoked => "an operator took its place in line away",
-        LossReason::Gone => "its place in line is gone",
+        LossReason::Revoked => "an operator took its place in the queue away",
+        LossReason::Gone => "its place in the queue is gone",
         _ => "its session with the store ended while it waited",
     };
     let e = Error::new(Kind::Cancelled, what)
         .transient()
-        .with_hint("ask again: a new acquire joins the end of the line");
+        .with_hint("ask again: a new acquire joins the end of the queue");
     // Its turn may have come while nothing could be heard of it.
     if matches!(why, LossReason::Revoked | LossReason::Gone) { e } else { e.unknown() }
-}
-
-fn another_number(n: std::num::NonZeroU32) -> Error {
-    Error::new(Kind::Usage, format!("the lock is in use with {n} permits"))
-        .with_hint("all who share a lock by permits must ask with the same number")
 }

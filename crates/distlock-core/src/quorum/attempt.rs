@@ -9,15 +9,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Inner;
-use super::fan_out::Fan;
-use super::holds::{Slot, SlotState};
-use super::node::{Ballot, Bid, Commit, Committed, Generation, QuorumNode, Vote};
-use crate::busy::QueueStatus;
-use crate::clock::BootInstant;
-use crate::clock_reading::ClockReading;
-use crate::error::{Error, Kind, Outcome};
-use crate::token::Token;
+use super::{
+    Ballot, Bid, Commit, Committed, Fan, Generation, Inner, QuorumNode, Slot, SlotState, Vote,
+};
+use crate::{BootInstant, ClockReading, Error, Kind, Outcome, QueueStatus, Token};
 
 /// After a win, nodes that are slower than the others are waited for at least this long.
 const LEAST_GRACE: Duration = Duration::from_millis(1);
@@ -56,12 +51,12 @@ impl Tally {
         self.count(|v| matches!(v, Vote::Granted { accepted: true, .. }))
     }
 
-    /// How many have it in line.
+    /// How many have it in the queue.
     pub(super) fn queued(&self) -> usize {
         self.count(|v| matches!(v, Vote::Granted { .. } | Vote::Busy { queued: true, .. }))
     }
 
-    pub(super) fn spent(&self) -> usize {
+    pub(super) fn tombstoned(&self) -> usize {
         self.count(|v| matches!(v, Vote::Tombstoned))
     }
 
@@ -71,8 +66,8 @@ impl Tally {
         self.votes.iter().enumerate().filter(move |(_, v)| doubtful(v)).map(|(i, _)| i)
     }
 
-    /// Where the request stands: the holder most nodes name, the middle place in line, and when a
-    /// majority could be free.
+    /// Where the request stands: the holder most nodes name, the middle place in the queue, and
+    /// when a majority could be free.
     pub(super) fn status(&self, majority: usize) -> QueueStatus {
         let busy = || {
             self.votes.iter().flatten().filter_map(|v| match v {
@@ -129,7 +124,6 @@ fn free_in(vote: &Vote) -> Option<Duration> {
 #[derive(Clone, Copy)]
 struct Grantor {
     node: usize,
-    accepted: bool,
     base: u64,
     generation: Generation,
     left: Duration,
@@ -145,10 +139,9 @@ impl<N: QuorumNode> Inner<N> {
         if granted.len() < self.majority {
             return Ok(Verdict::Refused(tally));
         }
-        let accepted: Vec<Grantor> = granted.iter().filter(|g| g.accepted).copied().collect();
-        let elapsed = self.moment().since(tally.sent);
+        let elapsed = self.reading().since(tally.sent);
         let same = |g: &Grantor| self.nodes[g.node].node.link() == links[g.node];
-        let fast = accepted.len() >= self.majority
+        let fast = tally.accepted() >= self.majority
             && elapsed <= bid.ask.ttl / 2
             && granted.iter().all(same);
         let (token, owners) = if fast || !self.ordered {
@@ -166,8 +159,8 @@ impl<N: QuorumNode> Inner<N> {
         let Some(left) = lefts.get(self.majority - 1).copied() else {
             return Ok(Verdict::Refused(tally));
         };
-        let margin = self.capability().margin(left);
-        if tally.sent.until(left, margin).left(self.moment()).is_zero() {
+        let lease = self.info().capability.lease(tally.sent, left);
+        if lease.left(self.reading()).is_zero() {
             return Ok(Verdict::Refused(tally));
         }
         let mut owned = vec![None; self.nodes.len()];
@@ -175,7 +168,7 @@ impl<N: QuorumNode> Inner<N> {
             owned[g.node] = Some(g.generation);
         }
         let waiters = owners.iter().map(|g| g.waiters).max().unwrap_or(0);
-        let state = SlotState::new(owned, tally.sent, left, margin);
+        let state = SlotState::new(owned, lease);
         let slot = Slot {
             key: bid.ask.key(),
             ask: Some(bid.ask.clone()),
@@ -188,7 +181,7 @@ impl<N: QuorumNode> Inner<N> {
 
     async fn poll(&self, bid: &Bid) -> Tally {
         let size = self.nodes.len();
-        let sent = self.moment();
+        let sent = self.reading();
         let mut tally = Tally { votes: vec![None; size], trouble: None, unsure: false, sent };
         let mut fan = Fan::new(self.clock(), self.bound(bid.ask.ttl), size);
         for (i, n) in self.nodes.iter().enumerate() {
@@ -275,18 +268,14 @@ impl<N: QuorumNode> Inner<N> {
                 "a lock needs {} of them: see whether the others run and can be reached",
                 self.majority
             ));
-        match &tally.trouble {
-            Some(trouble) => e.because(trouble.clone()),
-            None => e,
-        }
+        tally.trouble.iter().cloned().fold(e, Error::because)
     }
 }
 
 fn grantor((node, vote): (usize, &Option<Vote>)) -> Option<Grantor> {
     match vote {
-        Some(Vote::Granted { accepted, base, generation, left, waiters }) => Some(Grantor {
+        Some(Vote::Granted { base, generation, left, waiters, .. }) => Some(Grantor {
             node,
-            accepted: *accepted,
             base: base.unwrap_or(0),
             generation: *generation,
             left: *left,

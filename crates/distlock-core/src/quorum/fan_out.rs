@@ -5,8 +5,7 @@ use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::backend::Fut;
-use crate::clock::Clock;
+use crate::{Clock, Fut};
 
 /// Calls under way, one a node.
 pub(super) struct Fan<'a, T> {
@@ -32,7 +31,7 @@ impl<'a, T> Fan<'a, T> {
         asked.chain(self.answers.iter().map(|(i, _)| *i))
     }
 
-    /// The next answer and whose it is; `None` when all have answered or the time is up.
+    /// The next answer and the node that gave it; `None` when all have answered or the time is up.
     pub(super) async fn next(&mut self) -> Option<(usize, T)> {
         poll_fn(|cx| {
             for (i, slot) in self.calls.iter_mut().enumerate() {

@@ -1,17 +1,12 @@
 //! What this client holds, by request; and by lock and owner, for entering again.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use super::node::{Generation, Round};
-use crate::backend::{Ask, Key};
-use crate::clock::BootInstant;
-use crate::clock_reading::ClockReading;
-use crate::ids::{Owner, ReqId};
-use crate::loss::LossReason;
-use crate::name::FullName;
-use crate::simulation::HashMap;
-use crate::token::Token;
+use super::{Generation, Round};
+use crate::{
+    Ask, BootInstant, ClockReading, FullName, HashMap, Key, Lease, LossReason, Mutex, Owner, ReqId,
+    Token,
+};
 
 /// One hold: the nodes that make it, and the requests that share it.
 pub(super) struct Slot {
@@ -29,42 +24,33 @@ pub(super) struct Slot {
 pub(super) struct SlotState {
     /// The ownership at each node, of those that count.
     pub(super) owned: Vec<Option<Generation>>,
-    /// When the last question that a majority answered was sent, and what was left then.
-    pub(super) sent: ClockReading,
-    pub(super) left: Duration,
-    pub(super) margin: Duration,
+    /// As of the last question that a majority answered.
+    pub(super) lease: Lease,
     /// The requests that share it.
-    reqs: Vec<ReqId>,
+    pub(super) reqs: Vec<ReqId>,
     /// Released or lost: nothing is healed any more.
     pub(super) over: bool,
-    /// Whoever has its ticket may end it: it is shared with nobody.
+    /// The owner of its ticket may end it: it is shared with nobody.
     detached: bool,
-    /// Before this a release frees nothing: the longest `min_hold` of all who entered it again. The
-    /// nodes know that of the first.
+    /// Before this a release frees nothing: the longest `min_hold` of all requests that entered it
+    /// again. The nodes know that of the first.
     pub(super) free_at: BootInstant,
-    /// The longest `min_hold` of all who entered it, that of the first included.
+    /// The longest `min_hold` of all requests that entered it, that of the first included.
     pub(super) lasts: BootInstant,
     /// A request that shared it was released in order: a later undo minds the `min_hold` of all.
     pub(super) promised: bool,
     /// Somebody renews it until the longest `min_hold` is over.
     pub(super) kept_on: bool,
-    /// Why it was lost, if it was. Those who share it keep what is left of it at the nodes until each
-    /// of them has left: whoever is not told yet may still believe in it.
+    /// Why it was lost, if it was. The requests that share it keep what is left of it at the nodes
+    /// until each of them has left: one that is not told yet may still believe in it.
     pub(super) lost: Option<LossReason>,
 }
 
 impl SlotState {
-    pub(super) fn new(
-        owned: Vec<Option<Generation>>,
-        sent: ClockReading,
-        left: Duration,
-        margin: Duration,
-    ) -> Self {
+    pub(super) fn new(owned: Vec<Option<Generation>>, lease: Lease) -> Self {
         Self {
             owned,
-            sent,
-            left,
-            margin,
+            lease,
             reqs: Vec::new(),
             over: false,
             detached: false,
@@ -78,22 +64,7 @@ impl SlotState {
 
     /// Whether it may still be believed in.
     pub(super) fn sound(&self, now: ClockReading) -> bool {
-        !self.sent.until(self.left, self.margin).left(now).is_zero()
-    }
-
-    /// What is left of the lease at a moment.
-    pub(super) fn left_at(&self, now: ClockReading) -> Duration {
-        self.left.saturating_sub(now.since(self.sent))
-    }
-}
-
-impl Slot {
-    pub(super) fn state(&self) -> MutexGuard<'_, SlotState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn reqs(&self) -> Vec<ReqId> {
-        self.state().reqs.clone()
+        !self.lease.left(now).is_zero()
     }
 }
 
@@ -114,7 +85,7 @@ struct Tables {
 const FEW: usize = 64;
 
 /// What is left of a hold after a request has left it.
-pub(super) enum Left {
+pub(super) enum Departure {
     /// Others share it still; whether it was lost.
     Shared { lost: bool },
     /// The same, and it must last for the `min_hold` of one that was released.
@@ -126,43 +97,39 @@ pub(super) enum Left {
 }
 
 impl Holds {
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn of(&self, req: &ReqId) -> Option<Arc<Slot>> {
-        self.tables().by_req.get(req).cloned()
+        self.0.lock().by_req.get(req).cloned()
     }
 
     /// What this owner holds of a lock, and still believes in.
     pub(super) fn of_owner(&self, ask: &Ask, now: ClockReading) -> Option<Arc<Slot>> {
-        let tables = self.tables();
+        let tables = self.0.lock();
         let slot = tables.by_owner.get(&(ask.lock.clone(), ask.owner.clone()))?;
-        let believed = slot.state().sound(now);
+        let believed = slot.state.lock().sound(now);
         believed.then(|| slot.clone())
     }
 
     /// A new hold of this request. Now and then, holds that ran out are forgotten: when there are
     /// twice as many as were left last time, so that a grant costs no look at all of them.
     pub(super) fn insert(&self, slot: Arc<Slot>, req: ReqId, now: BootInstant) {
-        let mut tables = self.tables();
+        let mut tables = self.0.lock();
         if tables.by_req.len() >= tables.sweep_at.max(FEW) {
             tables.sweep(now);
             tables.sweep_at = tables.by_req.len() * 2;
         }
         if let Some(ask) = &slot.ask {
-            slot.state().lasts = now.plus(ask.min_hold);
+            slot.state.lock().lasts = now.plus(ask.min_hold);
             tables.by_owner.insert((ask.lock.clone(), ask.owner.clone()), slot.clone());
         }
-        slot.state().reqs.push(req);
+        slot.state.lock().reqs.push(req);
         tables.by_key.insert(slot.key.req, slot.clone());
         tables.by_req.insert(req, slot);
     }
 
     /// Another request shares a hold; false when it is over.
     pub(super) fn join(&self, slot: &Arc<Slot>, ask: &Ask, now: BootInstant) -> bool {
-        let (req, mut tables) = (ask.req, self.tables());
-        let mut state = slot.state();
+        let (req, mut tables) = (ask.req, self.0.lock());
+        let mut state = slot.state.lock();
         if state.over || state.detached || state.reqs.is_empty() {
             return false;
         }
@@ -179,36 +146,36 @@ impl Holds {
     }
 
     /// A request leaves its hold: released in order, or undone.
-    pub(super) fn leave(&self, req: &ReqId, released: bool, now: BootInstant) -> Left {
-        let mut tables = self.tables();
+    pub(super) fn leave(&self, req: &ReqId, released: bool, now: BootInstant) -> Departure {
+        let mut tables = self.0.lock();
         let Some(slot) = tables.by_req.remove(req) else {
             // It has left already, and is what the nodes know the hold of others by, or one that is
             // kept for its `min_hold`.
             return match tables.by_key.get(req) {
-                Some(slot) => Left::Shared { lost: slot.state().lost.is_some() },
-                None => Left::Nothing,
+                Some(slot) => Departure::Shared { lost: slot.state.lock().lost.is_some() },
+                None => Departure::Nothing,
             };
         };
-        let mut state = slot.state();
+        let mut state = slot.state.lock();
         state.reqs.retain(|r| r != req);
         if !state.reqs.is_empty() {
             state.promised |= released;
             let lost = state.lost.is_some();
             let lasts = released && !lost && now < state.lasts;
             drop(state);
-            return if lasts { Left::Promised(slot) } else { Left::Shared { lost } };
+            return if lasts { Departure::Promised(slot) } else { Departure::Shared { lost } };
         }
         state.over = true;
         drop(state);
         tables.forget(&slot);
-        Left::Last(slot)
+        Departure::Last(slot)
     }
 
     /// Nobody enters the hold of this request any more; false when somebody shares it.
     pub(super) fn detach(&self, req: &ReqId) -> bool {
-        let mut tables = self.tables();
+        let mut tables = self.0.lock();
         let Some(slot) = tables.by_req.get(req).cloned() else { return true };
-        let mut state = slot.state();
+        let mut state = slot.state.lock();
         if state.reqs.len() > 1 {
             return false;
         }
@@ -218,20 +185,21 @@ impl Holds {
         true
     }
 
-    /// A hold that everybody has left stays known by its request, while it is kept for its `min_hold`.
+    /// A hold that everybody has left stays known by its request, while it is kept for its
+    /// `min_hold`.
     pub(super) fn lingers(&self, slot: &Arc<Slot>) {
-        self.tables().by_key.insert(slot.key.req, slot.clone());
+        self.0.lock().by_key.insert(slot.key.req, slot.clone());
     }
 
     /// It is over.
     pub(super) fn forget(&self, slot: &Arc<Slot>) {
-        self.tables().forget(slot);
+        self.0.lock().forget(slot);
     }
 
-    /// A hold is lost, for all who share it; who they are. Nobody enters it any more.
+    /// A hold is lost; returns the requests that share it. Nobody enters it any more.
     pub(super) fn strike(&self, slot: &Arc<Slot>, why: LossReason) -> Vec<ReqId> {
-        let mut tables = self.tables();
-        let mut state = slot.state();
+        let mut tables = self.0.lock();
+        let mut state = slot.state.lock();
         state.over = true;
         state.lost = Some(why);
         let reqs = state.reqs.clone();
@@ -246,8 +214,8 @@ impl Tables {
     /// deadline.
     fn sweep(&mut self, now: BootInstant) {
         let over = |slot: &Arc<Slot>| {
-            let state = slot.state();
-            now >= state.sent.boot.plus(state.left).plus(state.left)
+            let state = slot.state.lock();
+            now >= state.lease.sent.boot.plus(state.lease.ttl).plus(state.lease.ttl)
         };
         self.by_req.retain(|_, slot| !over(slot));
         self.by_key.retain(|_, slot| !over(slot));
@@ -274,6 +242,7 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
+    use std::time::Duration;
 
     use super::*;
     use crate::clock::Clock;
@@ -283,7 +252,10 @@ mod tests {
 
     fn slot(clock: &Clock) -> Arc<Slot> {
         let lock = FullName { space: Namespace::default(), name: Name::new("a").unwrap() };
-        let state = SlotState::new(Vec::new(), clock.moment(), TTL, Duration::ZERO);
+        let state = SlotState::new(
+            Vec::new(),
+            Lease { sent: clock.reading(), ttl: TTL, margin: Duration::ZERO },
+        );
         Arc::new(Slot {
             key: Key { lock, req: ReqId::random() },
             ask: None,
@@ -293,7 +265,7 @@ mod tests {
         })
     }
 
-    /// A hold whose state is locked stops whoever looks at all of them.
+    /// A hold whose state is locked stops every look at all of them.
     #[test]
     fn a_grant_does_not_look_at_every_hold() {
         let (clock, holds) = (Clock::held(), Arc::new(Holds::default()));
@@ -301,7 +273,7 @@ mod tests {
         let first = slot(&clock);
         insert(first.clone());
         (0..FEW).for_each(|_| insert(slot(&clock)));
-        let looked_at = first.state();
+        let looked_at = first.state.lock();
         let (many, (done, ends)) = (holds.clone(), channel());
         let (time, more) = (clock.now(), (2..FEW).map(|_| slot(&clock)).collect::<Vec<_>>());
         crate::engine::thread("grants", move || {
@@ -324,6 +296,6 @@ mod tests {
             holds.insert(slot.clone(), slot.key.req, clock.now());
             clock.advance(TTL);
         }
-        assert!(holds.tables().by_req.len() <= 2 * FEW, "{}", holds.tables().by_req.len());
+        assert!(holds.0.lock().by_req.len() <= 2 * FEW, "{}", holds.0.lock().by_req.len());
     }
 }

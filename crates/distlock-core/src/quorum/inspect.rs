@@ -2,15 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::Inner;
-use super::fan_out::Fan;
-use super::node::QuorumNode;
-use crate::backend::{Force, Forced};
-use crate::error::{Error, Kind};
-use crate::ids::ReqId;
-use crate::info::{HoldInfo, LockInfo, Query, WaiterInfo};
-use crate::name::{FullName, Name};
-use crate::token::Token;
+use super::{Fan, Inner, QuorumNode};
+use crate::{
+    Error, Force, Forced, FullName, HoldInfo, Kind, LockInfo, Name, Query, ReqId, Token, WaiterInfo,
+};
 
 impl<N: QuorumNode> Inner<N> {
     /// Lists what a majority has, or could have by nodes that do not answer.
@@ -93,10 +88,7 @@ impl<N: QuorumNode> Inner<N> {
         let e = Error::new(Kind::Unreachable, said)
             .store(&self.site)
             .with_hint("a majority must answer: see whether the others run and can be reached");
-        Err(match trouble {
-            Some(trouble) => e.because(trouble),
-            None => e,
-        })
+        Err(trouble.into_iter().fold(e, Error::because))
     }
 }
 

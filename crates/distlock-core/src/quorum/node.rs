@@ -6,17 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Ask, Force, Forced, Key, Released};
-use crate::busy::QueueStatus;
-use crate::capability::Capability;
-use crate::clock::Clock;
-use crate::error::Error;
-use crate::info::{LockInfo, Query};
-use crate::lease::EventSink;
-use crate::loss::LossReason;
-use crate::name::FullName;
-use crate::state::Micros;
-use crate::token::Token;
+use crate::{
+    Ask, Error, EventSink, Force, Forced, FullName, Key, LockInfo, LossReason, Micros, Query,
+    QueueStatus, Released, StoreInfo, Token,
+};
 
 /// Which try of a request. A try that failed is undone under its number, and the next one has a
 /// higher number, so that a late arrival of the first is not taken for the second.
@@ -32,21 +25,21 @@ impl Round {
 }
 
 /// Which very ownership of a lock at one node. It changes whenever the lock is taken anew there,
-/// also by the same request: whoever quotes it proves that nobody came between.
+/// also by the same request: a request that quotes it proves that nobody came between.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Generation(pub u64);
 
-/// A place in a node's line.
+/// A place in a node's queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
-    /// The line is ordered by this and not by arrival, so that all nodes agree on its head:
+pub struct Position {
+    /// The queue is ordered by this and not by arrival, so that all nodes agree on its head:
     /// microseconds of the nodes' time, as the client estimates it, when the wait began.
     pub ticket: u64,
-    /// Dropped from the line when not heard of for this long.
+    /// Dropped from the queue when not heard of for this long.
     pub wait: Duration,
-    /// In its last round a majority of nodes had it in line. Only then does it keep others out:
-    /// a client that reaches a minority must not stop everybody.
+    /// In its last round a majority of nodes had it in the queue. Only then does it keep others
+    /// out: a client that reaches a minority must not stop everybody.
     pub backed: bool,
 }
 
@@ -59,8 +52,9 @@ pub struct Bid {
     pub round: Round,
     /// The token the client would like to hold it with.
     pub token: Token,
-    /// Its place in line; `None` does not stand in line (and leaves it, if it stood there).
-    pub place: Option<Place>,
+    /// Its place in the queue; `None` does not stand in the queue (and leaves it, if it stood
+    /// there).
+    pub place: Option<Position>,
 }
 
 /// A node's answer to a bid.
@@ -78,15 +72,15 @@ pub enum Vote {
         generation: Generation,
         /// What is left of the lease: less than the TTL for a replay.
         left: Duration,
-        /// How many others stand in line.
+        /// How many others stand in the queue.
         waiters: u32,
     },
-    /// Held by another request, or kept for one that is ahead in line.
+    /// Held by another request, or kept for one that is ahead in the queue.
     Busy {
-        /// Who holds it, how many are ahead, when something could change.
+        /// The holder, how many are ahead, when something could change.
         status: QueueStatus,
-        /// Whether the request stands in line here now. False for one that does not want to, and
-        /// for a ticket that is too far from this node's clock.
+        /// Whether the request stands in the queue here now. False for one that does not want to,
+        /// and for a ticket that is too far from this node's clock.
         queued: bool,
     },
     /// The node grants nothing to anybody for now: it may have forgotten leases that still run.
@@ -167,7 +161,7 @@ pub enum NodeKept {
         left: Duration,
         /// The token this node has for the hold; `None` if it never learnt one.
         token: Option<Token>,
-        /// How many others stand in line.
+        /// How many others stand in the queue.
         waiters: u32,
     },
     /// Not owned (any more), or not by that generation.
@@ -178,9 +172,9 @@ pub enum NodeKept {
 
 /// One of several independent nodes; a majority of them makes a lock.
 ///
-/// For authors of stores; users never see it. [`QuorumDriver`](crate::quorum::QuorumDriver) turns an odd
-/// number of them into a [`Backend`](crate::backend::Backend): majorities, tokens, waiting, healing
-/// and re-entry are written there, once.
+/// For authors of stores; users never see it. [`QuorumDriver`](crate::quorum::QuorumDriver) turns
+/// an odd number of them into a [`Backend`](crate::backend::Backend): majorities, tokens, waiting,
+/// healing and re-entry are written there, once.
 ///
 /// # Contract
 /// * Each call is one atomic step of [`NodeState`](crate::quorum::NodeState), by its rules; a
@@ -198,18 +192,13 @@ pub enum NodeKept {
 ///   the other calls.
 /// * A node without atomic steps, counters and tombstones (the textbook recipe) says
 ///   [`Fence::Unordered`](crate::Fence) in its capability, gives no `base`, ignores the place in
-///   line, and makes its generation from the round.
+///   queue, and makes its generation from the round.
 /// * `renew`, `heal` and `cancel` are called on the library's own thread, the others anywhere (see
 ///   [`on_library_thread`](crate::engine::on_library_thread)).
 pub trait QuorumNode: Send + Sync + 'static {
-    /// What a quorum of such nodes promises. The driver shows the first node's as its own.
-    fn capability(&self) -> &Capability;
-
-    /// Which very node this is, fit to print.
-    fn site(&self) -> &str;
-
-    /// The clock deadlines are counted on; the same for all nodes of a quorum.
-    fn clock(&self) -> &Clock;
+    /// What this node is, and what a quorum of such nodes promises. The driver shows the first node's
+    /// promises and clock as its own; the clock is the same for all nodes of a quorum.
+    fn info(&self) -> StoreInfo<'_>;
 
     /// A number that changes whenever the node may have become another server than before: with
     /// each new connection. An attempt that sees it change trusts only a commit.
@@ -219,7 +208,7 @@ pub trait QuorumNode: Send + Sync + 'static {
     fn propose(&self, bid: &Bid) -> impl Future<Output = Result<Ballot, Error>> + Send;
 
     /// Takes locks that are free here for requests that hold them by a majority of other nodes,
-    /// past whoever is in line. Answers in the same order.
+    /// past the waiters. Answers in the same order.
     fn heal(&self, heals: &[Heal]) -> impl Future<Output = Vec<Result<Vote, Error>>> + Send;
 
     /// Stores a token, if the request still owns the lock by that very generation.
@@ -233,7 +222,7 @@ pub trait QuorumNode: Send + Sync + 'static {
     fn release(&self, key: &Key) -> impl Future<Output = Result<Released, Error>> + Send;
 
     /// Undoes all rounds of a request up to this one, whatever became of them, and keeps them from
-    /// coming back. [`Round::ALL`] takes it out of the line too; any other leaves its place.
+    /// coming back. [`Round::ALL`] takes it out of the queue too; any other leaves its place.
     fn cancel(&self, key: &Key, upto: Round) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Lists locks as this node sees them.
@@ -247,7 +236,7 @@ pub trait QuorumNode: Send + Sync + 'static {
         how: Force,
     ) -> impl Future<Output = Result<Forced, Error>> + Send;
 
-    /// Told once, before any other call: where wake-ups go. `Turn` for the head of the line when a
+    /// Told once, before any other call: where wake-ups go. `Turn` for the head of the queue when a
     /// hold ended, `Everybody` after a gap in listening, events about holds as hints.
     fn listen(&self, sink: EventSink);
 

@@ -1,10 +1,6 @@
 //! The nodes' time, as estimated from their answers: what tokens and tickets are made of.
 
-use std::sync::{Mutex, PoisonError};
-
-use crate::clock::Clock;
-use crate::state::Micros;
-use crate::token::Token;
+use crate::{Clock, Micros, Mutex, Token};
 
 /// How far each node's wall clock is from ours, and the highest token seen.
 pub(super) struct NodeTime {
@@ -22,14 +18,12 @@ impl NodeTime {
     pub(super) fn heard(&self, node: usize, at: Micros, clock: &Clock) {
         let offset =
             i64::try_from(at.0).unwrap_or(i64::MAX).saturating_sub_unsigned(clock.wall_micros());
-        self.offsets.lock().unwrap_or_else(PoisonError::into_inner)[node] = Some(offset);
+        self.offsets.lock()[node] = Some(offset);
     }
 
     /// The time of the middle node.
     pub(super) fn now(&self, clock: &Clock) -> u64 {
-        let offsets = self.offsets.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut known: Vec<i64> = offsets.iter().flatten().copied().collect();
-        drop(offsets);
+        let mut known: Vec<i64> = self.offsets.lock().iter().flatten().copied().collect();
         known.sort_unstable();
         let middle = known.get(known.len() / 2).copied().unwrap_or(0);
         clock.wall_micros().saturating_add_signed(middle)
@@ -37,21 +31,20 @@ impl NodeTime {
 
     /// The time of the node that is furthest ahead; `None` before any node has told its own.
     pub(super) fn latest(&self, clock: &Clock) -> Option<u64> {
-        let offsets = self.offsets.lock().unwrap_or_else(PoisonError::into_inner);
-        let ahead = offsets.iter().flatten().copied().max()?;
+        let ahead = self.offsets.lock().iter().flatten().copied().max()?;
         Some(clock.wall_micros().saturating_add_signed(ahead))
     }
 
     /// A token has been seen: the next proposal is above it.
     pub(super) fn seen(&self, token: u64) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         *seen = token.max(*seen);
     }
 
     /// A token to propose: the nodes' time, or one more than any seen or proposed here.
     pub(super) fn proposal(&self, clock: &Clock) -> Token {
         let now = self.now(clock);
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         *seen = now.max(seen.saturating_add(1)).min(Token::MAX.get());
         Token::new(*seen).unwrap_or(Token::MIN)
     }

@@ -1,24 +1,18 @@
 //! Giving back: to all nodes at once, and to those that do not answer until they do.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::Inner;
-use super::fan_out::Fan;
-use super::holds::{Left, Slot};
-use super::node::{QuorumNode, Round};
-use super::unacknowledged::{self, Ending, Unacknowledged};
-use crate::backend::{Kept, Key, Released};
-use crate::clock::BootInstant;
-use crate::engine;
-use crate::error::{Error, Kind};
+use super::holds::Departure;
+use super::{Ending, Fan, Inner, QuorumNode, Round, Slot, Unacknowledged};
+use crate::{BootInstant, Error, GRACE, Kept, Key, Kind, Mutex, Released, engine};
 
 /// After a renewal without an answer the next one waits this long.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl<N: QuorumNode> Inner<N> {
-    /// Tells nodes that a request, or a round of it, is over; how many have acknowledged. Whoever
-    /// has not is told again in the background; those that did not answer last time are waited
+    /// Tells nodes that a request, or a round of it, is over; how many have acknowledged. A node
+    /// that has not is told again in the background; those that did not answer last time are waited
     /// for only as long as there are not enough.
     pub(super) async fn tell(
         &self,
@@ -54,8 +48,8 @@ impl<N: QuorumNode> Inner<N> {
     /// Undoes a request, whatever became of it.
     pub(super) async fn abandon(self: &Arc<Self>, key: &Key) -> Result<(), Error> {
         let ttl = match self.holds.leave(&key.req, false, self.clock().now()) {
-            Left::Shared { .. } | Left::Promised(_) => return Ok(()),
-            Left::Last(slot) if slot.state().promised => {
+            Departure::Shared { .. } | Departure::Promised(_) => return Ok(()),
+            Departure::Last(slot) if slot.state.lock().promised => {
                 // Another request that shared it was released in order: so is the hold.
                 if !self.linger(&slot) {
                     self.tell_all(&slot.key, Ending::Release, ttl_of(&slot)).await?;
@@ -65,7 +59,7 @@ impl<N: QuorumNode> Inner<N> {
                 }
                 ttl_of(&slot)
             }
-            Left::Last(slot) => {
+            Departure::Last(slot) => {
                 let ttl = ttl_of(&slot);
                 if slot.key != *key {
                     // It shared another request's hold, and was the last to leave it.
@@ -74,7 +68,7 @@ impl<N: QuorumNode> Inner<N> {
                 ttl
             }
             // Nobody knows how long its lease is, where a node has granted it.
-            Left::Nothing => self.capability().ttl_max,
+            Departure::Nothing => self.info().capability.ttl_max,
         };
         self.tell_all(key, Ending::Cancel(Round::ALL), ttl).await
     }
@@ -99,22 +93,22 @@ impl<N: QuorumNode> Inner<N> {
     /// Gives a hold back.
     pub(super) async fn release(self: &Arc<Self>, key: &Key) -> Result<Released, Error> {
         let slot = match self.holds.leave(&key.req, true, self.clock().now()) {
-            Left::Shared { lost: false } => return Ok(Released::Released),
-            Left::Shared { lost: true } => return Ok(Released::WasLost),
-            Left::Promised(slot) => {
+            Departure::Shared { lost: false } => return Ok(Released::Released),
+            Departure::Shared { lost: true } => return Ok(Released::WasLost),
+            Departure::Promised(slot) => {
                 // The others may let it run out before that.
                 self.keep_on(&slot);
                 return Ok(Released::Released);
             }
-            Left::Last(slot) if self.linger(&slot) => return Ok(Released::Released),
-            Left::Last(slot) => Some(slot),
-            Left::Nothing => None,
+            Departure::Last(slot) if self.linger(&slot) => return Ok(Released::Released),
+            Departure::Last(slot) => Some(slot),
+            Departure::Nothing => None,
         };
         let key = slot.as_ref().map_or(key, |slot| &slot.key);
-        let ttl = slot.as_ref().map_or(self.capability().ttl_max, ttl_of);
+        let ttl = slot.as_ref().map_or(self.info().capability.ttl_max, ttl_of);
         let size = self.nodes.len();
         let counts: Vec<bool> = match &slot {
-            Some(slot) => slot.state().owned.iter().map(Option::is_some).collect(),
+            Some(slot) => slot.state.lock().owned.iter().map(Option::is_some).collect(),
             None => vec![true; size],
         };
         let nodes = (0..size).collect::<Vec<_>>().into();
@@ -148,13 +142,13 @@ impl<N: QuorumNode> Inner<N> {
         Ok(if held { Released::Released } else { Released::WasLost })
     }
 
-    /// A hold that is over, whose `min_hold` is not: one that came with a re-entry, which the nodes do
-    /// not know of. It is kept for that long, as long as the process lives, and then released. False
-    /// where there is none.
+    /// A hold that is over, whose `min_hold` is not: one that came with a re-entry, which the nodes
+    /// do not know of. It is kept for that long, as long as the process lives, and then released.
+    /// False where there is none.
     fn linger(self: &Arc<Self>, slot: &Arc<Slot>) -> bool {
         let (free_at, sound) = {
-            let state = slot.state();
-            (state.free_at, state.lost.is_none() && state.sound(self.moment()))
+            let state = slot.state.lock();
+            (state.free_at, state.lost.is_none() && state.sound(self.reading()))
         };
         if free_at <= self.clock().now() || !sound {
             return false;
@@ -169,18 +163,18 @@ impl<N: QuorumNode> Inner<N> {
         true
     }
 
-    /// Renews a hold that others share, for the `min_hold` of one that was released: they may be asked
-    /// to let it run out. What comes after the last of them has left is theirs to see to.
+    /// Renews a hold that others share, for the `min_hold` of one that was released: they may be
+    /// asked to let it run out. What comes after the last of them has left is theirs to see to.
     fn keep_on(self: &Arc<Self>, slot: &Arc<Slot>) {
-        if std::mem::replace(&mut slot.state().kept_on, true) {
+        if std::mem::replace(&mut slot.state.lock().kept_on, true) {
             return;
         }
         let (inner, slot) = (self.clone(), slot.clone());
         engine::spawn(async move {
             loop {
-                let lasts = slot.state().lasts;
-                inner.keep_until(&slot, lasts, || slot.state().over).await;
-                let mut state = slot.state();
+                let lasts = slot.state.lock().lasts;
+                inner.keep_until(&slot, lasts, || slot.state.lock().over).await;
+                let mut state = slot.state.lock();
                 // Somebody may have entered it meanwhile, with another.
                 if state.over || state.lasts <= lasts {
                     state.kept_on = false;
@@ -195,7 +189,7 @@ impl<N: QuorumNode> Inner<N> {
         let (clock, ttl, mut pause) = (self.clock(), ttl_of(slot), Duration::ZERO);
         loop {
             // At once, if nobody has renewed it for a while.
-            let due = slot.state().sent.boot.plus(ttl / 3).max(clock.now().plus(pause));
+            let due = slot.state.lock().lease.sent.boot.plus(ttl / 3).max(clock.now().plus(pause));
             clock.sleep_until(due.min(end)).await;
             let closed = || self.nodes.iter().any(|n| n.debts.is_closed());
             if clock.now() >= end || over() || closed() {
@@ -215,10 +209,10 @@ impl<N: QuorumNode> Inner<N> {
     }
 
     fn owe(&self, i: usize, key: &Key, ending: Ending, ttl: Duration) {
-        let until = self.clock().now().plus(ttl).plus(unacknowledged::GRACE);
+        let until = self.clock().now().plus(ttl).plus(GRACE);
         let node = &self.nodes[i];
         if node.debts.owe(key.clone(), ending, until) {
-            let (node, bound) = (node.clone(), self.bound(unacknowledged::GRACE));
+            let (node, bound) = (node.clone(), self.bound(GRACE));
             engine::spawn(async move { Unacknowledged::pay(&node, bound).await });
         }
     }
@@ -226,10 +220,10 @@ impl<N: QuorumNode> Inner<N> {
 
 /// How long the nodes keep a hold that they hear no more of.
 fn ttl_of(slot: &Arc<Slot>) -> Duration {
-    slot.ask.as_ref().map_or(unacknowledged::GRACE, |ask| ask.ttl)
+    slot.ask.as_ref().map_or(GRACE, |ask| ask.ttl)
 }
 
-/// Nodes that have to be told: whoever has not acknowledged when this is dropped is told in the
+/// Nodes that have to be told: one that has not acknowledged when this is dropped is told in the
 /// background.
 struct Unpaid<'a, N: QuorumNode> {
     inner: &'a Inner<N>,
@@ -241,13 +235,13 @@ struct Unpaid<'a, N: QuorumNode> {
 
 impl<N: QuorumNode> Unpaid<'_, N> {
     fn paid(&self, i: usize) {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).retain(|n| *n != i);
+        self.nodes.lock().retain(|n| *n != i);
     }
 }
 
 impl<N: QuorumNode> Drop for Unpaid<'_, N> {
     fn drop(&mut self) {
-        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = self.nodes.lock();
         for i in nodes.iter() {
             self.inner.owe(*i, self.key, self.ending, self.ttl);
         }

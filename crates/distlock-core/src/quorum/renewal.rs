@@ -5,26 +5,25 @@
 //! answer shows that it was taken while the hold was sound.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::fan_out::Fan;
-use super::holds::{Slot, SlotState};
-use super::node::{Generation, Heal, NodeDue, NodeKept, QuorumNode, Round, Vote};
-use super::{CALL, Inner};
-use crate::backend::{Due, Event, Kept, Key};
-use crate::clock_reading::ClockReading;
-use crate::concurrency::abreast;
-use crate::engine;
-use crate::error::{Error, Kind};
-use crate::loss::LossReason;
-use crate::simulation::HashMap;
-use crate::token::Token;
+use super::{
+    CALL, Fan, Generation, Heal, Inner, NodeDue, NodeKept, QuorumNode, Round, Slot, SlotState, Vote,
+};
+use crate::{
+    ClockReading, Due, Error, Event, HashMap, Kept, Key, Kind, Lease, LossReason, Token, abreast,
+    engine,
+};
 
 /// What is renewed: a hold this client knows, or a request it only has the ticket of.
 enum Wanted {
     Known(Arc<Slot>),
     Ticket(Key),
 }
+
+/// What a node that still has a hold says of it: what is left of its lease, its token, the waiters.
+type Extended = (Duration, Option<Token>, u32);
 
 struct Item {
     /// Which of the holds that were asked for.
@@ -38,7 +37,7 @@ impl Item {
     fn due(&self, node: usize) -> Option<NodeDue> {
         let (key, generation) = match &self.wanted {
             Wanted::Known(slot) => {
-                let state = slot.state();
+                let state = slot.state.lock();
                 let lost = state.lost.is_some();
                 (&slot.key, Some(state.owned[node].filter(|_| !lost)?))
             }
@@ -78,13 +77,9 @@ impl<N: QuorumNode> Inner<N> {
         let mut places: HashMap<Key, usize> = HashMap::default();
         let mut of_due = Vec::with_capacity(due.len());
         for d in due {
-            let wanted = match self.holds.of(&d.key.req) {
-                Some(slot) => Wanted::Known(slot),
-                None => Wanted::Ticket(d.key.clone()),
-            };
-            let key = match &wanted {
-                Wanted::Known(slot) => slot.key.clone(),
-                Wanted::Ticket(key) => key.clone(),
+            let (key, wanted) = match self.holds.of(&d.key.req) {
+                Some(slot) => (slot.key.clone(), Wanted::Known(slot)),
+                None => (d.key.clone(), Wanted::Ticket(d.key.clone())),
             };
             let place = *places.entry(key).or_insert_with(|| {
                 let answers = vec![None; self.nodes.len()];
@@ -123,7 +118,7 @@ impl<N: QuorumNode> Inner<N> {
 
     /// Renews a batch of holds, in one call to each node.
     async fn renew(&self, items: &mut [Item], bound: Duration) -> Vec<Kept> {
-        let sent = self.moment();
+        let sent = self.reading();
         let size = self.nodes.len();
         let mut asked: Vec<Vec<usize>> = Vec::with_capacity(size);
         let mut fan = Fan::new(self.clock(), bound, size);
@@ -155,8 +150,9 @@ impl<N: QuorumNode> Inner<N> {
         items.iter().map(|item| self.judge(item, sent)).collect()
     }
 
-    /// A hold is lost. All who share it are told to ask, and what is left of it at the nodes is given
-    /// back by the last of them: until it was told, a guard may believe in its deadline.
+    /// A hold is lost. All requests that share it are told to ask, and what is left of it at the
+    /// nodes is given back by the last of them: until it was told, a guard may believe in its
+    /// deadline.
     fn strike(&self, slot: &Arc<Slot>, why: LossReason) {
         for req in self.holds.strike(slot, why) {
             let key = Key { lock: slot.key.lock.clone(), req };
@@ -181,21 +177,14 @@ impl<N: QuorumNode> Inner<N> {
                 None => {}
             }
         }
-        let gone = |why: &[(usize, LossReason)]| {
-            let revoked = why.iter().any(|(_, w)| *w == LossReason::Revoked);
-            Kept::Lost(if revoked { LossReason::Revoked } else { LossReason::Gone })
-        };
-        let unknown = || {
-            let e = self.unanswered();
-            Kept::Unknown(match trouble.clone() {
-                Some(trouble) => e.because(trouble),
-                None => e,
-            })
-        };
+        let revoked = lost.iter().any(|(_, why)| *why == LossReason::Revoked);
+        let why = if revoked { LossReason::Revoked } else { LossReason::Gone };
+        let unknown =
+            || Kept::Unknown(trouble.iter().cloned().fold(self.unanswered(), Error::because));
         match &item.wanted {
             Wanted::Known(slot) => {
                 let counted = {
-                    let mut state = slot.state();
+                    let mut state = slot.state.lock();
                     if let Some(why) = state.lost {
                         return Kept::Lost(why);
                     }
@@ -205,54 +194,49 @@ impl<N: QuorumNode> Inner<N> {
                     state.owned.iter().flatten().count()
                 };
                 if counted < self.majority {
-                    let gone = gone(&lost);
-                    if let Kept::Lost(why) = gone {
-                        self.strike(slot, why);
-                    }
-                    return gone;
+                    self.strike(slot, why);
+                    return Kept::Lost(why);
                 }
                 if held.len() < self.majority {
                     return unknown();
                 }
-                let (left, waiters) = self.counted(&held);
-                let margin = self.capability().margin(left);
-                let mut state = slot.state();
-                (state.sent, state.left, state.margin) = (sent, left, margin);
-                Kept::Until { sent, ttl: left, margin, waiters }
+                let (lease, waiters) = self.counted(sent, &held);
+                slot.state.lock().lease = lease;
+                Kept::Until { lease, waiters }
             }
             Wanted::Ticket(key) => {
                 if size - lost.len() < self.majority {
-                    return gone(&lost);
+                    return Kept::Lost(why);
                 }
                 let Some(token) = self.common(&held) else { return unknown() };
                 held.retain(|(_, t, _)| *t == Some(token));
-                let (left, waiters) = self.counted(&held);
-                let margin = self.capability().margin(left);
+                let (lease, waiters) = self.counted(sent, &held);
                 let of_token = |o: Option<(Generation, Option<Token>)>| {
                     o.filter(|(_, t)| *t == Some(token)).map(|(g, _)| g)
                 };
                 let owned = owned.into_iter().map(of_token).collect();
-                let state = SlotState::new(owned, sent, left, margin).into();
+                let state = SlotState::new(owned, lease).into();
                 let round = Round::default();
                 let slot = Slot { key: key.clone(), ask: None, round, token, state };
                 self.holds.insert(Arc::new(slot), key.req, self.clock().now());
-                Kept::Until { sent, ttl: left, margin, waiters }
+                Kept::Until { lease, waiters }
             }
         }
     }
 
     /// The token that a majority has for a hold.
-    fn common(&self, held: &[(Duration, Option<Token>, u32)]) -> Option<Token> {
+    fn common(&self, held: &[Extended]) -> Option<Token> {
         let count = |token: Token| held.iter().filter(|(_, t, _)| *t == Some(token)).count();
         held.iter().filter_map(|(_, t, _)| *t).find(|t| count(*t) >= self.majority)
     }
 
-    /// What is left of a lease, by the m-th longest of a majority; and how many wait.
-    fn counted(&self, held: &[(Duration, Option<Token>, u32)]) -> (Duration, u32) {
+    /// The lease of a hold: what is left by the m-th longest of a majority; and how many wait.
+    fn counted(&self, sent: ClockReading, held: &[Extended]) -> (Lease, u32) {
         let mut lefts: Vec<Duration> = held.iter().map(|(left, ..)| *left).collect();
         lefts.sort_unstable_by(|a, b| b.cmp(a));
         let left = lefts.get(self.majority - 1).copied().unwrap_or_default();
-        (left, held.iter().map(|(.., w)| *w).max().unwrap_or(0))
+        let waiters = held.iter().map(|(.., w)| *w).max().unwrap_or(0);
+        (self.info().capability.lease(sent, left), waiters)
     }
 
     fn unanswered(&self) -> Error {
@@ -277,15 +261,15 @@ impl<N: QuorumNode> Inner<N> {
             })
             .collect();
         for i in 0..self.nodes.len() {
-            let sick = sound.iter().filter(|(slot, _)| slot.state().owned[i].is_none());
+            let sick = sound.iter().filter(|(slot, _)| slot.state.lock().owned[i].is_none());
             let (slots, heals): (Vec<_>, Vec<_>) = sick.cloned().unzip();
-            if heals.is_empty() || !self.nodes[i].start_healing() {
+            if heals.is_empty() || self.nodes[i].healing.swap(true, Ordering::AcqRel) {
                 continue;
             }
             let inner = self.clone();
             engine::spawn(async move {
                 inner.heal_node(i, &slots, &heals).await;
-                inner.nodes[i].stop_healing();
+                inner.nodes[i].healing.store(false, Ordering::Release);
             });
         }
     }
@@ -297,9 +281,9 @@ impl<N: QuorumNode> Inner<N> {
         let votes = self.clock().timeout(bound, node.node.heal(heals)).await;
         for (slot, vote) in slots.iter().zip(votes.unwrap_or_default()) {
             let Ok(Vote::Granted { generation, .. }) = vote else { continue };
-            let mut state = slot.state();
+            let mut state = slot.state.lock();
             // Only what was taken while the hold was sound may ever count.
-            if !state.over && state.sound(self.moment()) {
+            if !state.over && state.sound(self.reading()) {
                 state.owned[i] = Some(generation);
             }
         }

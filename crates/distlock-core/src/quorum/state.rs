@@ -9,23 +9,19 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::node::{Bid, Commit, Committed, Generation, Heal, NodeDue, Round, Vote};
-use crate::backend::{Force, Forced, Released};
-use crate::ids::{Owner, ReqId};
-use crate::label::Label;
-use crate::loss::LossReason;
-use crate::state::{Effects, End, Micros};
-use crate::token::Token;
+use crate::state::End;
+use crate::{Effects, Force, Forced, Label, LossReason, Micros, Owner, Released, ReqId, Token};
 
 /// The state of one lock at one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct NodeState {
-    /// Who owns it here.
+    /// The hold here, if it is held.
     pub hold: Option<NodeHold>,
     /// The highest token this node knows. It outlives every hold.
     pub hi: u64,
     /// The last ownership. It outlives every hold too.
     pub generation: u64,
-    /// Who waits, in the order of tickets.
+    /// The waiters, in the order of tickets.
     pub line: Vec<NodeWaiter>,
     /// Rounds and requests that must never come back.
     pub tombstones: VecDeque<NodeTombstone>,
@@ -34,7 +30,7 @@ pub struct NodeState {
 /// One ownership.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct NodeHold {
-    /// Whose it is.
+    /// Its request and owner.
     pub who: Who,
     /// Which try of the request took it.
     pub round: Round,
@@ -63,7 +59,7 @@ pub struct NodeHold {
 pub struct Who {
     /// Which request.
     pub req: ReqId,
-    /// Who asks.
+    /// The owner of the request.
     pub owner: Owner,
     /// What others see.
     pub label: Label,
@@ -75,7 +71,7 @@ pub struct Who {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodePhase {
-    /// Held, or asked for by somebody who does not have a majority yet.
+    /// Held, or asked for by a request that does not have a majority yet.
     Held,
     /// Released, but its `min_hold` is not over.
     Lingering,
@@ -86,7 +82,7 @@ pub enum NodePhase {
 /// One waiter.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct NodeWaiter {
-    /// Who waits.
+    /// The request that waits.
     pub who: Who,
     /// Its place: lower is earlier, and of two alike the lower request id.
     pub ticket: u64,
@@ -94,7 +90,7 @@ pub struct NodeWaiter {
     pub since: Micros,
     /// Dropped at this moment unless heard of before.
     pub deadline: Micros,
-    /// A majority of nodes had it in line: it keeps others out.
+    /// A majority of nodes had it in the queue: it keeps others out.
     pub backed: bool,
 }
 
@@ -103,7 +99,7 @@ pub struct NodeWaiter {
 pub struct NodeTombstone {
     /// Which request.
     pub req: ReqId,
-    /// The last round that is spent; the whole request with [`Round::ALL`].
+    /// The last round that is refused; the whole request with [`Round::ALL`].
     pub upto: Round,
     /// How it ended.
     pub end: End,
@@ -114,7 +110,7 @@ pub struct NodeTombstone {
 /// The numbers a node may set for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeRules {
-    /// How long a spent request is remembered, beyond the lease it could have had.
+    /// How long a request that ended is remembered, beyond the lease it could have had.
     pub tombstone: Duration,
     /// At most this many are remembered.
     pub spent_cap: usize,
@@ -122,7 +118,7 @@ pub struct NodeRules {
     pub ahead: Duration,
     /// A proposed token this far behind the node's clock is not accepted.
     pub slack: Duration,
-    /// A ticket further than this from the node's clock gets no place in line.
+    /// A ticket further than this from the node's clock gets no place in the queue.
     pub window: Duration,
     /// Nothing is granted before this: the node may have forgotten leases that still run.
     pub opens: Micros,
@@ -147,7 +143,7 @@ impl Default for NodeRules {
 pub enum NodeOp {
     /// Asks, asks again, or polls. The text says where the request can be told things.
     Propose(Bid, String),
-    /// Takes a free lock again for who holds it elsewhere.
+    /// Takes a free lock again for the request that holds it at other nodes.
     Heal(Heal, String),
     /// Stores a token while still owner.
     Commit(Commit),
@@ -194,7 +190,7 @@ pub enum NodeReply {
 pub struct NodeStep {
     /// The answer.
     pub reply: NodeReply,
-    /// Whom to tell.
+    /// The wake-ups to send.
     pub effects: Effects,
 }
 

@@ -1,32 +1,27 @@
 //! The rules of one node, in the order in which every operation meets them:
 //!
-//! 1. what has ended is dropped: the hold, waiters not heard of, memories of spent rounds;
-//! 2. a spent round stays spent; the same round again is the same grant; a later round of the same
-//!    request ends the earlier one;
+//! 1. what has ended is dropped: the hold, waiters not heard of, tombstones;
+//! 2. a tombstoned round stays refused; the same round again is the same grant; a later round of
+//!    the same request ends the earlier one;
 //! 3. a node that may have forgotten leases grants nothing;
-//! 4. the line: its place by ticket, and nobody gets past a backed ticket that is lower;
+//! 4. the queue: its place by ticket, and nobody gets past a backed ticket that is lower;
 //! 5. a grant reads the counter and writes the proposed token in the same step.
 
 use std::time::Duration;
 
-use super::node::{Bid, Commit, Committed, Generation, Heal, NodeDue, Place, Round, Vote};
-use super::state::{
-    NodeHold, NodeOp, NodePhase, NodeReply, NodeRules, NodeState, NodeStep, NodeTombstone,
-    NodeWaiter, Who,
+use super::{
+    Bid, Commit, Committed, Generation, Heal, NodeDue, NodeHold, NodeOp, NodePhase, NodeReply,
+    NodeRules, NodeState, NodeStep, NodeTombstone, NodeWaiter, Position, Round, Vote, Who,
 };
-use crate::backend::{Ask, Force, Forced, Released};
-use crate::busy::{Holder, QueueStatus};
-use crate::ids::ReqId;
-use crate::info::{HoldInfo, LockInfo, WaiterInfo};
-use crate::loss::LossReason;
-use crate::mode::Mode;
-use crate::name::FullName;
-use crate::state::{Effects, End, Micros, Now};
-use crate::token::Token;
+use crate::state::{End, Now};
+use crate::{
+    Ask, Effects, Force, Forced, FullName, HoldInfo, Holder, LockInfo, LossReason, Micros, Mode,
+    QueueStatus, Released, ReqId, Token, WaiterInfo,
+};
 
 impl NodeState {
     /// Applies one operation at one moment. Total, deterministic, and without side effects beyond
-    /// `self`: whoever stores the state delivers the effects afterwards.
+    /// `self`: the node that stores the state delivers the effects afterwards.
     pub fn step(&mut self, op: &NodeOp, now: Now, rules: &NodeRules) -> NodeStep {
         let mut effects = Effects::default();
         self.drop_ended(now.lease);
@@ -119,8 +114,8 @@ impl NodeState {
         self.take(who(&heal.ask, via), heal.round, &heal.ask, taken, now)
     }
 
-    /// What a round finds that this node knows already: spent, or the same grant. An earlier round
-    /// of the same request is over when a later one comes.
+    /// What a round finds that this node knows already: a tombstone, or the same grant. An earlier
+    /// round of the same request is over when a later one comes.
     fn again(&mut self, req: &ReqId, round: Round, now: Micros) -> Option<Vote> {
         if self.tombstones.iter().any(|s| s.req == *req && round <= s.upto) {
             return Some(Vote::Tombstoned);
@@ -165,8 +160,15 @@ impl NodeState {
         self.granted(now.lease)
     }
 
-    /// Puts a request in line, hears of one that is there, or takes it out. True when it is there.
-    fn take_place(&mut self, who: &Who, place: Option<Place>, now: Now, rules: &NodeRules) -> bool {
+    /// Puts a request in the queue, hears of one that is there, or takes it out. True when it is
+    /// there.
+    fn take_place(
+        &mut self,
+        who: &Who,
+        place: Option<Position>,
+        now: Now,
+        rules: &NodeRules,
+    ) -> bool {
         let at = self.line.iter().position(|w| w.who.req == who.req);
         let Some(place) = place else {
             at.map(|i| self.line.remove(i));
@@ -192,7 +194,8 @@ impl NodeState {
         true
     }
 
-    /// Whether a request may take the lock: it is free, and nobody who keeps others out is ahead.
+    /// Whether a request may take the lock: it is free, and no waiter that keeps others out is
+    /// ahead.
     fn admits(&self, req: &ReqId) -> bool {
         let ahead = self.line.iter().take_while(|w| w.who.req != *req);
         self.hold.is_none() && ahead.into_iter().all(|w| !w.backed)
@@ -219,7 +222,7 @@ impl NodeState {
         match hold.phase {
             NodePhase::Held if meant => {
                 hold.expires = hold.expires.max(now.plus(due.ttl));
-                // Who quotes its generation has counted it.
+                // A request that quotes its generation has counted it.
                 hold.healed &= due.generation.is_none();
                 let (generation, token) = (hold.generation, hold.token);
                 NodeReply::Kept { generation, left: hold.expires.since(now), token, waiters }
@@ -240,7 +243,7 @@ impl NodeState {
         let hold = self.hold.as_mut().filter(|h| h.who.req == *req);
         let (end, from) = match (hold, self.tombstones.iter().find(|s| whole(s))) {
             // How it ended first is how it ended.
-            (None, Some(spent)) => (spent.end, now),
+            (None, Some(tombstone)) => (tombstone.end, now),
             (None, None) => (End::Cancelled, now),
             (Some(hold), _) if hold.phase == NodePhase::Revoked => (End::Cancelled, now),
             (Some(hold), _) => {
@@ -273,7 +276,7 @@ impl NodeState {
         rules: &NodeRules,
         effects: &mut Effects,
     ) {
-        // A revoked one too: who cancels knows that it does not hold it.
+        // A revoked one too: a request that cancels knows that it does not hold it.
         let ends = |h: &mut NodeHold| {
             h.who.req == *req && h.round <= upto && h.phase != NodePhase::Lingering
         };
@@ -318,7 +321,7 @@ impl NodeState {
     fn spend(&mut self, req: ReqId, upto: Round, end: End, from: Micros, rules: &NodeRules) {
         let until = from.plus(rules.tombstone);
         let before = self.tombstones.iter().position(|s| s.req == req);
-        let spent = match before.and_then(|i| self.tombstones.remove(i)) {
+        let tombstone = match before.and_then(|i| self.tombstones.remove(i)) {
             Some(old) if old.upto >= upto => NodeTombstone { until: until.max(old.until), ..old },
             Some(old) => NodeTombstone { req, upto, end, until: until.max(old.until) },
             None => NodeTombstone { req, upto, end, until },
@@ -327,7 +330,7 @@ impl NodeState {
             self.tombstones.pop_front();
         }
         if rules.spent_cap > 0 {
-            self.tombstones.push_back(spent);
+            self.tombstones.push_back(tombstone);
         }
     }
 
@@ -337,8 +340,8 @@ impl NodeState {
         self.line.len() < before
     }
 
-    /// Tells the head of the line, and the first that keeps others out if that is another one. Not
-    /// whoever gave way just now: it knows, and those behind it could not pass it.
+    /// Tells the head of the queue, and the first that keeps others out if that is another one. Not
+    /// the one that gave way just now: it knows, and those behind it could not pass it.
     fn call_next(&self, by: &ReqId, effects: &mut Effects) {
         let head = self.line.first();
         let backed = self.line.iter().find(|w| w.backed);

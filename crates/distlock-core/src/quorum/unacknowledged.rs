@@ -3,20 +3,11 @@
 //! Repeated on the library's own thread until the node has acknowledged, or until whatever the
 //! request could have had there has ended by itself.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Node;
-use super::node::{QuorumNode, Round};
-use crate::backend::Key;
-use crate::clock::BootInstant;
-use crate::error::Error;
-use crate::simulation::HashMap;
+use super::{Node, QuorumNode, Round};
+use crate::{Backoff, BootInstant, Error, HashMap, Key, Mutex};
 
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LAST_RETRY: Duration = Duration::from_secs(1);
-/// On top of the TTL: a request under way may start its lease this much later.
-pub(super) const GRACE: Duration = Duration::from_secs(10);
 /// A node is owed this much at most: what it is not told of ends there by its lease, and a dead
 /// node must not cost more memory the busier its client is.
 const MOST: usize = 16 * 1024;
@@ -61,13 +52,9 @@ struct Owed {
 }
 
 impl Unacknowledged {
-    fn lock(&self) -> MutexGuard<'_, Owed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes a debt that is void after a moment; true when the caller is to start paying.
     pub(super) fn owe(&self, key: Key, ending: Ending, until: BootInstant) -> bool {
-        let mut owed = self.lock();
+        let mut owed = self.0.lock();
         if owed.closed || (owed.owed.len() >= MOST && !owed.owed.contains_key(&key)) {
             return false;
         }
@@ -80,28 +67,28 @@ impl Unacknowledged {
 
     /// Nothing is owed any more: the client is closed.
     pub(super) fn close(&self) {
-        let mut owed = self.lock();
+        let mut owed = self.0.lock();
         owed.closed = true;
         owed.owed.clear();
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.0.lock().closed
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().owed.is_empty()
+        self.0.lock().owed.is_empty()
     }
 
     fn open(&self, now: BootInstant) -> Vec<(Key, Ending)> {
-        let mut owed = self.lock();
+        let mut owed = self.0.lock();
         owed.owed.retain(|_, (_, until)| *until > now);
         owed.paying = !owed.owed.is_empty();
         owed.owed.iter().map(|(key, (ending, _))| (key.clone(), *ending)).collect()
     }
 
     fn paid(&self, key: &Key, ending: Ending) {
-        let mut owed = self.lock();
+        let mut owed = self.0.lock();
         // More may have been added to it meanwhile.
         if owed.owed.get(key).is_some_and(|(e, _)| *e == ending) {
             owed.owed.remove(key);
@@ -110,8 +97,8 @@ impl Unacknowledged {
 
     /// Pays what a node is owed until nothing is.
     pub(super) async fn pay<N: QuorumNode>(node: &Node<N>, bound: Duration) {
-        let (debts, clock) = (&node.debts, node.node.clock());
-        let mut wait = FIRST_RETRY;
+        let (debts, clock) = (&node.debts, node.node.info().clock);
+        let mut wait = Backoff::default();
         loop {
             let open = debts.open(clock.now());
             if open.is_empty() {
@@ -134,10 +121,9 @@ impl Unacknowledged {
                 }
             }
             if told {
-                wait = FIRST_RETRY;
+                wait = Backoff::default();
             } else {
-                clock.sleep(wait).await;
-                wait = (wait * 2).min(LAST_RETRY);
+                clock.sleep(wait.next()).await;
             }
         }
     }

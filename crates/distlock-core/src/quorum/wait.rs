@@ -1,7 +1,7 @@
 //! Acquiring: attempts, and what lies between them.
 //!
-//! Whoever waits stands in every node's line under one ticket, so that all nodes agree on who is
-//! next. A wake-up from a majority of nodes, or from one and a moment's grace, is a hint to ask; a
+//! A waiter stands in every node's queue under one ticket, so that all nodes agree on the next one.
+//! A wake-up from a majority of nodes, or from one and a moment's grace, is a hint to ask; a
 //! bounded poll, different for each request, is the net below it. An attempt that failed is undone
 //! at every node that may have something of it, before the next one starts.
 
@@ -9,33 +9,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::Inner;
 use super::attempt::{Tally, Verdict};
-use super::holds::Slot;
-use super::node::{Bid, Place, QuorumNode, Round, Vote};
-use super::unacknowledged::Ending;
-use super::waiters::Bell;
-use crate::backend::{Ask, Attempt, Grant, Kept, Watcher};
-use crate::busy::QueueStatus;
-use crate::clock::BootInstant;
-use crate::error::{Error, Kind};
-use crate::token::TokenRange;
-use crate::ttl::Patience;
+use super::{Bid, Ending, Inner, Position, QuorumNode, Round, Slot, Vote};
+use crate::{
+    Ask, Attempt, BootInstant, Error, Grant, Kept, Patience, QueueStatus, TokenRange, Watcher,
+};
 
-/// A waiter that is silent for longer leaves the line; never longer than its TTL.
+/// A waiter that is silent for longer leaves the queue; never longer than its TTL.
 const WAIT_LEASE: Duration = Duration::from_secs(10);
-/// How long after the end of a lease the next in line asks.
+/// How long after the end of a lease the next in the queue asks.
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
-/// Who is next, or has no place in line, asks again within these bounds.
+/// A waiter that is next, or has no place in the queue, asks again within these bounds.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// The longest pause after a split vote.
 const BACK_OFF: Duration = Duration::from_millis(100);
-/// How often somebody who does not wait tries again when contenders split the vote.
+/// How often a request without patience tries again when contenders split the vote.
 const SPLITS: u32 = 4;
 
 /// What a waiter remembers between two attempts.
 struct Wait {
-    place: Place,
+    place: Position,
     last: QueueStatus,
     round: Round,
     /// The round was numbered before any node had told its time.
@@ -57,17 +50,13 @@ impl<N: QuorumNode> Inner<N> {
         seen: Option<Watcher<'_>>,
     ) -> Result<Attempt, Error> {
         let start = self.clock().now();
-        let until = match ask.patience {
-            Patience::Never => start,
-            Patience::For(d) => start.plus(d),
-            Patience::Forever => BootInstant::FAR,
-        };
+        let until = ask.patience.until(start);
         let patient = ask.patience != Patience::Never;
         if let Some(replay) = self.replay(&ask) {
             return Ok(Attempt::Granted(replay));
         }
         let enough = u32::try_from(self.majority).unwrap_or(u32::MAX);
-        let hung = self.bells.hang(&ask, enough);
+        let registered = self.waiters.register(&ask, enough);
         let mut wait = Wait {
             place: self.fresh_place(&ask),
             last: QueueStatus::default(),
@@ -80,7 +69,7 @@ impl<N: QuorumNode> Inner<N> {
             unsure: false,
         };
         loop {
-            hung.bell.reset();
+            registered.waiter.reset();
             if let Some(grant) = self.enter_again(&ask, wait.asked).await {
                 return Ok(Attempt::Granted(grant));
             }
@@ -97,15 +86,15 @@ impl<N: QuorumNode> Inner<N> {
             };
             wait.unsure |= tally.unsure;
             self.undo_round(&ask, &mut wait, &tally).await;
-            if tally.spent() > 0 && tally.spent() + tally.granted() >= self.majority {
+            if tally.tombstoned() > 0 && tally.tombstoned() + tally.granted() >= self.majority {
                 if !std::mem::take(&mut wait.blind) {
-                    return Err(spent());
+                    return Err(Error::tombstoned());
                 }
                 // A later round was asked for by another client: their answers have told the time.
                 wait.round = self.next_round();
                 continue;
             }
-            // Who does not wait has nothing to be told meanwhile: the answer says it all.
+            // A request without patience is told by its answer alone.
             let again = self.learn(&ask, &mut wait, &tally, seen.filter(|_| patient));
             let now = self.clock().now();
             if tally.answered() < self.majority {
@@ -123,38 +112,33 @@ impl<N: QuorumNode> Inner<N> {
                 }
                 return Ok(Attempt::Busy(wait.last));
             }
-            self.doze(&hung.bell, again, until, patient).await;
+            let at = self.clock().now().plus(again);
+            // A request without patience still gives way for a moment when the vote was split.
+            let at = if patient { at.min(until) } else { at };
+            registered.waiter.doze(self.clock(), at).await;
         }
-    }
-
-    async fn doze(&self, bell: &Bell, again: Duration, until: BootInstant, patient: bool) {
-        let at = self.clock().now().plus(again);
-        // Who does not wait still gives way for a moment when the vote was split.
-        bell.doze(self.clock(), if patient { at.min(until) } else { at }).await;
     }
 
     /// The same request once more: what it holds, counted from now and no longer than before.
     fn replay(&self, ask: &Ask) -> Option<Grant> {
         let slot = self.holds.of(&ask.req)?;
-        let now = self.moment();
-        let state = slot.state();
+        let now = self.reading();
+        let state = slot.state.lock();
         state.sound(now).then(|| Grant {
             req: ask.req,
             tokens: TokenRange::one(slot.token),
-            sent: now,
-            ttl: state.left_at(now),
-            margin: state.margin,
+            lease: state.lease.recounted(now),
             waiters: 0,
         })
     }
 
     /// Enters what the same owner holds through this client, if a majority of nodes confirms it.
     async fn enter_again(&self, ask: &Arc<Ask>, asked: bool) -> Option<Grant> {
-        let slot = self.holds.of_owner(ask, self.moment())?;
+        let slot = self.holds.of_owner(ask, self.reading())?;
         let kept = Box::pin(self.renew_slot(&slot, ask.ttl)).await;
-        let Kept::Until { sent, ttl, margin, waiters } = kept else { return None };
+        let Kept::Until { mut lease, waiters } = kept else { return None };
         // The others may have asked for a longer lease: one that is not renewed ends with its own.
-        let ttl = ttl.min(ask.ttl);
+        lease.ttl = lease.ttl.min(ask.ttl);
         // The hold may have been given back meanwhile: then this request bids on, and no cancel of
         // it may be under way.
         if !self.holds.join(&slot, ask, self.clock().now()) {
@@ -165,17 +149,15 @@ impl<N: QuorumNode> Inner<N> {
             self.owe_all(&ask.key(), Ending::Cancel(Round::ALL), ask.ttl);
         }
         let tokens = TokenRange::one(slot.token);
-        Some(Grant { req: ask.req, tokens, sent, ttl, margin, waiters })
+        Some(Grant { req: ask.req, tokens, lease, waiters })
     }
 
     fn granted(&self, slot: Arc<Slot>, ask: &Ask, waiters: u32) -> Grant {
-        let state = slot.state();
-        let (sent, ttl, margin) = (state.sent, state.left, state.margin);
-        drop(state);
+        let lease = slot.state.lock().lease;
         let tokens = TokenRange::one(slot.token);
         self.holds.insert(slot, ask.req, self.clock().now());
-        self.bells.ring_owner(&ask.lock, &ask.owner);
-        Grant { req: ask.req, tokens, sent, ttl, margin, waiters }
+        self.waiters.wake_owner(&ask.lock, &ask.owner);
+        Grant { req: ask.req, tokens, lease, waiters }
     }
 
     /// Undoes what a failed attempt may have left, and numbers the next one.
@@ -188,13 +170,13 @@ impl<N: QuorumNode> Inner<N> {
         wait.round = self.next_round();
     }
 
-    /// Patience is over: leaves every line.
+    /// Patience is over: leaves every queue.
     async fn give_up(&self, ask: &Ask) {
         let all: Vec<usize> = (0..self.nodes.len()).collect();
         self.tell(&ask.key(), Ending::Cancel(Round::ALL), ask.ttl, &all, 0).await;
     }
 
-    /// Takes in what the nodes said; how long to wait before asking again, unless rung.
+    /// Takes in what the nodes said; how long to wait before asking again, unless woken.
     fn learn(
         &self,
         ask: &Ask,
@@ -217,7 +199,7 @@ impl<N: QuorumNode> Inner<N> {
             status = QueueStatus::default();
             status.note = Some(format!("{answered} of {all} nodes answer; asking again").into());
         }
-        if changed(&wait.last, &status) {
+        if status.is_news_after(&wait.last) {
             tracing::debug!(lock = %ask.lock, %status, "waiting");
             if let Some(seen) = seen {
                 seen(&status);
@@ -240,7 +222,7 @@ impl<N: QuorumNode> Inner<N> {
         let poll = POLL.0 * 2u32.saturating_pow(wait.polls.min(4));
         wait.polls += 1;
         let most = if next { POLL.1 } else { wait.place.wait / 3 };
-        // The nodes are told soon that a majority has it in line.
+        // The nodes are told soon that a majority has it in the queue.
         let poll =
             if news == wait.place.backed { jittered(poll.min(most)) } else { jittered(POLL.0) };
         match left {
@@ -249,15 +231,15 @@ impl<N: QuorumNode> Inner<N> {
         }
     }
 
-    fn fresh_place(&self, ask: &Ask) -> Place {
+    fn fresh_place(&self, ask: &Ask) -> Position {
         let ticket = self.drift.now(self.clock());
-        Place { ticket, wait: ask.ttl.min(WAIT_LEASE), backed: false }
+        Position { ticket, wait: ask.ttl.min(WAIT_LEASE), backed: false }
     }
 
     /// Rounds are numbered by the nodes' time, so that a later call of the same request has later
     /// ones, also on another host. Until a node has told its time they count from one: too low a
-    /// number is answered as spent, and that answer tells the time. Textbook nodes tell no time and
-    /// remember no rounds: there the numbers only have to differ.
+    /// number is answered as tombstoned, and that answer tells the time. Textbook nodes tell no
+    /// time and remember no rounds: there the numbers only have to differ.
     fn next_round(&self) -> Round {
         let time = match self.ordered {
             true => self.drift.latest(self.clock()).unwrap_or(0),
@@ -286,19 +268,4 @@ fn random_byte() -> u8 {
     // Without randomness contenders only take longer to part.
     let _ = crate::ids::fill(&mut byte);
     byte[0]
-}
-
-/// Whether people would call it news: another holder or another place.
-fn changed(last: &QueueStatus, now: &QueueStatus) -> bool {
-    let token = |s: &QueueStatus| s.holder.as_ref().map(|h| h.token);
-    let note = |s: &QueueStatus| s.note.is_some();
-    token(last) != token(now)
-        || last.ahead != now.ahead
-        || note(last) != note(now)
-        || *last == QueueStatus::default()
-}
-
-fn spent() -> Error {
-    Error::new(Kind::Cancelled, "this request was cancelled or taken away")
-        .with_hint("ask again: a new acquire is a new request")
 }

@@ -1,17 +1,12 @@
-//! Who waits here, and how a node's wake-ups reach it.
+//! The waiters of this client, and how a node's wake-ups reach them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::Ask;
-use crate::clock::{BootInstant, Clock};
-use crate::ids::{Owner, ReqId};
-use crate::name::FullName;
-use crate::same_owner::SameOwner;
-use crate::simulation::HashMap;
+use crate::{Ask, BootInstant, Clock, FullName, HashMap, Mutex, Owner, ReqId, SameOwner};
 
 /// After a first node's word the waiter gives the others this long: a release reaches them at
 /// about the same time, and asking before it has reached a majority would be asking in vain.
@@ -19,105 +14,103 @@ const GRACE: Duration = Duration::from_millis(3);
 
 /// The requests of one client that wait.
 #[derive(Default)]
-pub(super) struct Waiters(Mutex<Hanging>);
+pub(super) struct Waiters(Mutex<Tables>);
 
 #[derive(Default)]
-struct Hanging {
-    by_req: HashMap<ReqId, Arc<Bell>>,
-    by_owner: SameOwner<Bell>,
+struct Tables {
+    by_req: HashMap<ReqId, Arc<Waiter>>,
+    by_owner: SameOwner<Waiter>,
 }
 
 /// One request that waits.
-pub(super) struct Bell {
+pub(super) struct Waiter {
     lock: FullName,
     owner: Owner,
-    /// The nodes that have rung since it last asked.
-    rung: AtomicU64,
+    /// The nodes that have woken it since it last asked.
+    woken_by: AtomicU64,
     enough: u32,
-    ring: Notify,
+    notify: Notify,
 }
 
-/// Takes its bell off the list when dropped.
-pub(super) struct Hung<'a> {
-    bells: &'a Waiters,
+/// Takes its waiter off the list when dropped.
+pub(super) struct Registered<'a> {
+    waiters: &'a Waiters,
     req: ReqId,
-    pub(super) bell: Arc<Bell>,
+    pub(super) waiter: Arc<Waiter>,
 }
 
 impl Waiters {
-    fn all(&self) -> MutexGuard<'_, Hanging> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hangs up a bell, before the request is sent: a wake-up may come before its answer.
-    pub(super) fn hang(&self, ask: &Ask, enough: u32) -> Hung<'_> {
+    /// Registers a waiter, before the request is sent: a wake-up may come before its answer.
+    pub(super) fn register(&self, ask: &Ask, enough: u32) -> Registered<'_> {
         let (lock, owner) = (ask.lock.clone(), ask.owner.clone());
-        let bell = Bell { lock, owner, rung: AtomicU64::new(0), enough, ring: Notify::new() };
-        let bell = Arc::new(bell);
-        let mut all = self.all();
-        all.by_owner.add(&ask.lock, &ask.owner, ask.req, bell.clone());
-        all.by_req.insert(ask.req, bell.clone());
+        let waiter =
+            Waiter { lock, owner, woken_by: AtomicU64::new(0), enough, notify: Notify::new() };
+        let waiter = Arc::new(waiter);
+        let mut all = self.0.lock();
+        all.by_owner.add(&ask.lock, &ask.owner, ask.req, waiter.clone());
+        all.by_req.insert(ask.req, waiter.clone());
         drop(all);
-        Hung { bells: self, req: ask.req, bell }
+        Registered { waiters: self, req: ask.req, waiter }
     }
 
     /// A node says that it may be this request's turn.
-    pub(super) fn ring(&self, node: usize, req: &ReqId) {
-        if let Some(bell) = self.all().by_req.get(req) {
-            bell.rung.fetch_or(1 << node, Ordering::AcqRel);
-            bell.ring.notify_one();
+    pub(super) fn wake(&self, node: usize, req: &ReqId) {
+        if let Some(waiter) = self.0.lock().by_req.get(req) {
+            waiter.woken_by.fetch_or(1 << node, Ordering::AcqRel);
+            waiter.notify.notify_one();
         }
     }
 
     /// Everybody asks again.
-    pub(super) fn ring_all(&self) {
-        self.all().by_req.values().for_each(|b| b.ring_out());
+    pub(super) fn wake_all(&self) {
+        self.0.lock().by_req.values().for_each(|w| w.wake_up());
     }
 
     /// The same owner's other requests may enter now.
-    pub(super) fn ring_owner(&self, lock: &FullName, owner: &Owner) {
-        self.all().by_owner.of(lock, owner).for_each(|b| b.ring_out());
+    pub(super) fn wake_owner(&self, lock: &FullName, owner: &Owner) {
+        self.0.lock().by_owner.of(lock, owner).for_each(|w| w.wake_up());
     }
 }
 
-impl Bell {
-    fn ring_out(&self) {
-        self.rung.store(u64::MAX, Ordering::Release);
-        self.ring.notify_one();
+impl Waiter {
+    fn wake_up(&self) {
+        self.woken_by.store(u64::MAX, Ordering::Release);
+        self.notify.notify_one();
     }
 
-    /// Forgets what rang before the question that is about to be sent.
+    /// Forgets the wake-ups before the question that is about to be sent.
     pub(super) fn reset(&self) {
-        self.rung.store(0, Ordering::Release);
+        self.woken_by.store(0, Ordering::Release);
     }
 
-    /// Sleeps until a moment, or until enough nodes have rung, or one has and its grace is over.
+    /// Sleeps until a moment, or until enough nodes have woken it, or one has and its grace is
+    /// over.
     pub(super) async fn doze(&self, clock: &Clock, until: BootInstant) {
         let mut until = until;
         loop {
-            let rung = self.rung.load(Ordering::Acquire).count_ones();
-            if rung >= self.enough {
+            let woken_by = self.woken_by.load(Ordering::Acquire).count_ones();
+            if woken_by >= self.enough {
                 return;
             }
-            if rung > 0 {
+            if woken_by > 0 {
                 until = until.min(clock.now().plus(GRACE));
             }
             tokio::select! {
                 biased;
-                () = self.ring.notified() => {}
+                () = self.notify.notified() => {}
                 () = clock.sleep_until(until) => return,
             }
         }
     }
 }
 
-impl Drop for Hung<'_> {
+impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        let mut all = self.bells.all();
-        // The same request may have been asked again, and hangs a bell of its own.
-        if all.by_req.get(&self.req).is_some_and(|b| Arc::ptr_eq(b, &self.bell)) {
+        let mut all = self.waiters.0.lock();
+        // The same request may have been asked again, and has a waiter of its own.
+        if all.by_req.get(&self.req).is_some_and(|w| Arc::ptr_eq(w, &self.waiter)) {
             all.by_req.remove(&self.req);
-            all.by_owner.remove(&self.bell.lock, &self.bell.owner, &self.req);
+            all.by_owner.remove(&self.waiter.lock, &self.waiter.owner, &self.req);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How a state is written down briefly: what is as usual is left out, durations are microseconds.
 //!
-//! Stores that keep the state as text read and write all of it at each move; a line of a thousand
+//! Stores that keep the state as text read and write all of it at each move; a queue of a thousand
 //! waiters is then half as long.
 
 use std::num::NonZeroU32;

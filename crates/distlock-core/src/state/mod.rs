@@ -20,7 +20,7 @@ pub use op::{Claim, Effects, Left, Op, Pulse, Refusal, Reply, Step};
 pub use queue::Queue;
 pub use rules::Rules;
 
-use crate::ids::ReqId;
+use crate::ReqId;
 
 /// A moment on the store's lease clock, in microseconds. What it counts from is the store's affair.
 #[derive(
@@ -55,10 +55,10 @@ pub struct Now {
 /// The whole state of one lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct LockState {
-    /// Who holds it, in the order of the grants. Each has an expiry of its own.
+    /// The holds, in the order of the grants. Each has an expiry of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<Hold>,
-    /// Who waits, in the order of arrival.
+    /// The waiters, in the order of arrival.
     #[serde(default, skip_serializing_if = "brief::is_usual")]
     pub queue: Queue,
     /// The highest token ever given out.
@@ -93,14 +93,14 @@ pub struct Hold {
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Promoted from the queue; passes on soon unless its waiter confirms by asking again. The
-    /// waiter then keeps its place in line as long as it would have without.
+    /// waiter then keeps its place in the queue as long as it would have without.
     Claimed {
         /// Since when it had waited.
         since: Micros,
         /// When the waiter would have been dropped.
         deadline: Micros,
     },
-    /// Held by somebody who knows it.
+    /// Held, and its holder knows it.
     Held,
     /// Released, but its `min_hold` is not over.
     Lingering,
@@ -163,11 +163,5 @@ impl LockState {
             && self.queue.iter().all(|w| w.deadline <= now)
             && self.tombstones.iter().all(|s| s.until <= now)
             && self.delay_until <= now
-    }
-
-    /// Ends everything but the highest token: what a restart of the clock means (a reboot, for a
-    /// store that counts time since boot).
-    pub fn forget_leases(&mut self) {
-        *self = Self::above(self.hi);
     }
 }

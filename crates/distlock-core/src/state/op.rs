@@ -6,21 +6,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::brief;
-use crate::backend::{Ask, Force, Forced};
-use crate::busy::Holder;
-use crate::error::{Error, Kind};
-use crate::ids::{Owner, ReqId};
-use crate::label::Label;
-use crate::loss::LossReason;
-use crate::mode::Mode;
-use crate::token::Token;
+use crate::{
+    Ask, Error, Force, Forced, Holder, Kind, Label, LossReason, Mode, Owner, ReqId, Token,
+};
 
 /// What a request wants. Durations only: the store's clock alone counts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Claim {
     /// Which request.
     pub req: ReqId,
-    /// Who asks.
+    /// The owner of the request.
     pub owner: Owner,
     /// How it wants to hold.
     #[serde(default, skip_serializing_if = "brief::is_usual")]
@@ -65,15 +60,15 @@ impl Claim {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
     /// Asks, asks again, confirms a promotion, or polls: one operation for all of them. With `wait`
-    /// the request stands in line and is dropped if not heard of for that long.
+    /// the request stands in the queue and is dropped if not heard of for that long.
     Acquire {
         /// What is wanted.
         claim: Claim,
-        /// How long it may be silent in line; `None` does not stand in line.
+        /// How long it may be silent in the queue; `None` does not stand in the queue.
         wait: Option<Duration>,
     },
-    /// Says that a waiter is alive. Unlike an acquire it never puts a request in line, so that one
-    /// that was overtaken by a cancel cannot bring it back.
+    /// Says that a waiter is alive. Unlike an acquire it never puts a request in the queue, so that
+    /// one that was overtaken by a cancel cannot bring it back.
     Heartbeat {
         /// Which waiter.
         req: ReqId,
@@ -119,7 +114,7 @@ pub enum Op {
 /// How long something lasts and what is in the way.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Left {
-    /// Who holds it.
+    /// The holder.
     pub holder: Option<Holder>,
     /// When something could change by itself.
     pub left: Option<Duration>,
@@ -154,14 +149,14 @@ pub enum Reply {
     Waiting {
         /// How many are ahead.
         ahead: u32,
-        /// Who holds it and when something could change.
+        /// The holder, and when something could change.
         why: Left,
     },
-    /// Not granted, and not in line.
+    /// Not granted, and not in the queue.
     Busy {
-        /// How many stand in line.
+        /// How many stand in the queue.
         ahead: u32,
-        /// Who holds it and when something could change.
+        /// The holder, and when something could change.
         why: Left,
     },
     /// Can never be granted as it stands.
@@ -214,7 +209,7 @@ impl Reply {
 /// What a heartbeat found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pulse {
-    /// Still in line.
+    /// Still in the queue.
     Queued {
         /// How many are ahead.
         ahead: u32,
@@ -227,14 +222,14 @@ pub enum Pulse {
     Unknown,
 }
 
-/// Whom to tell what, after the state has been stored.
+/// The wake-ups to send, after the state has been stored.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Effects {
     /// Promoted: `(request, via)`.
     pub turns: Vec<(ReqId, String)>,
-    /// Holders who are now waited for, and were not before.
+    /// Holders that are now waited for, and were not before.
     pub contended: Vec<(ReqId, String)>,
-    /// Holders who were taken their lock.
+    /// Holders whose lock was taken away.
     pub revoked: Vec<(ReqId, String)>,
 }
 
@@ -251,6 +246,6 @@ impl Effects {
 pub struct Step {
     /// The answer.
     pub reply: Reply,
-    /// Whom to tell.
+    /// The wake-ups to send.
     pub effects: Effects,
 }

@@ -1,4 +1,4 @@
-//! Who waits, in the order of arrival.
+//! The queue of a lock: its waiters in the order of arrival.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -7,20 +7,23 @@ use std::ops::Deref;
 use serde::{Deserialize, Serialize};
 
 use super::{Micros, Waiter};
-use crate::ids::{Owner, ReqId};
-use crate::simulation::HashMap;
+use crate::{HashMap, Owner, ReqId};
 
 /// The waiters of a lock, in the order of their `since`.
 ///
 /// Reads like a [`VecDeque`]. A store that keeps its states in memory also has an index made
 /// ([`index`](Self::index)), so that no operation walks a long queue; one that reads the state anew
-/// for each operation walks it then anyway.
+/// for each operation walks it then anyway. A store that writes a queue by difference has the
+/// changes recorded ([`record`](Self::record)).
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Queue {
     waiters: VecDeque<Waiter>,
     #[serde(skip)]
     index: Option<Box<Index>>,
+    /// The `since` of each waiter that was added, changed or removed, if changes are recorded.
+    #[serde(skip)]
+    changes: Option<Vec<Micros>>,
 }
 
 #[derive(Debug, Default)]
@@ -61,11 +64,46 @@ impl Queue {
         }
     }
 
+    /// Records from now on which waiters are added, changed or removed.
+    pub fn record(&mut self) {
+        self.changes.get_or_insert_default();
+    }
+
+    /// The `since` of each waiter that changed since the last call, in order and without repeats.
+    pub fn take_changes(&mut self) -> Vec<Micros> {
+        let mut changes = self.changes.as_mut().map(std::mem::take).unwrap_or_default();
+        changes.sort_unstable();
+        changes.dedup();
+        changes
+    }
+
+    /// The waiter with this `since`.
+    #[must_use]
+    pub fn at(&self, since: Micros) -> Option<&Waiter> {
+        self.find(since).map(|place| &self.waiters[place])
+    }
+
+    fn find(&self, since: Micros) -> Option<usize> {
+        let place = self.waiters.partition_point(|w| w.since < since);
+        self.waiters.get(place).is_some_and(|w| w.since == since).then_some(place)
+    }
+
+    /// Adds a waiter, in place of one with the same `since`.
+    pub fn put(&mut self, waiter: Waiter) {
+        self.take(waiter.since);
+        self.insert(waiter);
+    }
+
+    /// Takes out the waiter with this `since`.
+    pub fn take(&mut self, since: Micros) -> Option<Waiter> {
+        self.remove(self.find(since)?)
+    }
+
     /// The place of a request, from the front.
     #[must_use]
     pub fn place(&self, req: &ReqId) -> Option<usize> {
         match &self.index {
-            // From the back, where whoever has just joined stands.
+            // From the back, where a new waiter is.
             None => self.waiters.iter().rposition(|w| w.claim.req == *req),
             Some(index) => {
                 let since = index.since.get(req)?;
@@ -81,6 +119,7 @@ impl Queue {
 
     /// Puts a waiter where its `since` belongs.
     pub(super) fn insert(&mut self, waiter: Waiter) {
+        self.changes.iter_mut().for_each(|c| c.push(waiter.since));
         if let Some(index) = &mut self.index {
             index.add(&waiter);
         }
@@ -96,6 +135,7 @@ impl Queue {
     /// Takes out the waiter at a place.
     pub(super) fn remove(&mut self, place: usize) -> Option<Waiter> {
         let waiter = self.waiters.remove(place)?;
+        self.changes.iter_mut().for_each(|c| c.push(waiter.since));
         if self.waiters.is_empty() {
             self.index = None;
         } else if let Some(index) = &mut self.index {
@@ -114,12 +154,13 @@ impl Queue {
     /// Hears of the waiter at a place: it may wait until then, and is reachable again.
     pub(super) fn hear(&mut self, place: usize, deadline: Micros) -> &mut Waiter {
         let waiter = &mut self.waiters[place];
+        self.changes.iter_mut().for_each(|c| c.push(waiter.since));
         waiter.deadline = waiter.deadline.max(deadline);
         waiter.unreachable = false;
         waiter
     }
 
-    /// Drops who was not heard of in time.
+    /// Drops waiters whose deadline has passed.
     pub(super) fn drop_silent(&mut self, now: Micros) {
         // Deadlines only rise, so nobody is before the soonest that was ever seen.
         if let Some(Index { soonest, .. }) = self.index.as_deref()
@@ -127,14 +168,16 @@ impl Queue {
         {
             return;
         }
-        let (waiters, mut index) = (&mut self.waiters, self.index.as_deref_mut());
+        let Self { waiters, index, changes } = self;
+        let mut index = index.as_deref_mut();
         let mut soonest: Option<Micros> = None;
         waiters.retain(|w| {
             let lives = w.deadline > now;
             if lives {
                 soonest = Some(soonest.map_or(w.deadline, |s| s.min(w.deadline)));
-            } else if let Some(index) = &mut index {
-                index.remove(w);
+            } else {
+                index.iter_mut().for_each(|index| index.remove(w));
+                changes.iter_mut().for_each(|c| c.push(w.since));
             }
             lives
         });
@@ -158,9 +201,9 @@ impl Deref for Queue {
 }
 
 impl Clone for Queue {
-    /// Without the index.
+    /// Without the index and the recorded changes.
     fn clone(&self) -> Self {
-        Self { waiters: self.waiters.clone(), index: None }
+        self.waiters.iter().cloned().collect()
     }
 }
 
@@ -180,7 +223,7 @@ impl Hash for Queue {
 
 impl FromIterator<Waiter> for Queue {
     fn from_iter<I: IntoIterator<Item = Waiter>>(waiters: I) -> Self {
-        Self { waiters: waiters.into_iter().collect(), index: None }
+        Self { waiters: waiters.into_iter().collect(), ..Self::default() }
     }
 }
 

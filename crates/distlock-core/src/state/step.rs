@@ -1,9 +1,9 @@
 //! The rules, in the order in which every operation meets them:
 //!
-//! 1. what has ended is dropped: holds, waiters not heard of, memories of spent requests; a waiter
+//! 1. what has ended is dropped: holds, waiters not heard of, tombstones; a waiter
 //!    whose promotion ended unconfirmed is back in its place, passed over;
-//! 2. the asking waiter, if it is in line, is heard of;
-//! 3. the head of the line is promoted while it is compatible with every holder;
+//! 2. the asking waiter, if it is in the queue, is heard of;
+//! 3. the head of the queue is promoted while it is compatible with every holder;
 //! 4. then the operation itself.
 
 use std::num::NonZeroU32;
@@ -13,32 +13,34 @@ use super::{
     Claim, Effects, End, Hold, Left, LockState, Micros, Now, Op, Phase, Pulse, Refusal, Reply,
     Rules, Step, Tombstone, Waiter,
 };
-use crate::backend::Force;
-use crate::busy::Holder;
-use crate::ids::ReqId;
-use crate::loss::LossReason;
-use crate::mode::Mode;
-use crate::token::{Token, TokenRange};
+use crate::{Force, Holder, LossReason, Mode, ReqId, Token, TokenRange};
+
+/// What an operation meets: the time and the rules; and the wake-ups that it causes.
+struct Context<'a> {
+    now: Now,
+    rules: &'a Rules,
+    effects: Effects,
+}
 
 impl LockState {
     /// Applies one operation at one moment. Total, deterministic, and without side effects beyond
-    /// `self`: whoever stores the state delivers the effects afterwards.
+    /// `self`: the store delivers the effects after it has stored the state.
     pub fn step(&mut self, op: &Op, now: Now, rules: &Rules) -> Step {
-        let mut effects = Effects::default();
+        let mut cx = Context { now, rules, effects: Effects::default() };
         self.drop_ended(now.lease);
         self.hear(op, now.lease);
-        self.promote(now, rules, &mut effects);
+        self.promote(&mut cx);
         let reply = match op {
-            Op::Acquire { claim, wait } => self.acquire(claim, *wait, now, rules, &mut effects),
+            Op::Acquire { claim, wait } => self.acquire(claim, *wait, &mut cx),
             Op::Heartbeat { req, .. } => Reply::Pulse(self.pulse(req, now.lease)),
             Op::Renew { req, ttl } => self.renew(req, *ttl, now.lease),
-            Op::Release { req } => self.release(req, now, rules, &mut effects),
-            Op::Cancel { req } => self.cancel(req, now, rules, &mut effects),
-            Op::Force { token, how } => self.force(*token, *how, now, rules, &mut effects),
-            Op::Withdraw { req, gone } => self.withdraw(req, *gone, now, rules, &mut effects),
+            Op::Release { req } => self.release(req, &mut cx),
+            Op::Cancel { req } => self.cancel(req, &mut cx),
+            Op::Force { token, how } => self.force(*token, *how, &mut cx),
+            Op::Withdraw { req, gone } => self.withdraw(req, *gone, &mut cx),
             Op::Settle => Reply::Settled,
         };
-        Step { reply, effects }
+        Step { reply, effects: cx.effects }
     }
 
     pub(super) fn drop_ended(&mut self, now: Micros) {
@@ -69,7 +71,7 @@ impl LockState {
             Op::Heartbeat { req, wait } => (req, wait, None),
             _ => return,
         };
-        // Holds first: they are few, and a request that is among them is not in line.
+        // Holds first: they are few, and a request that is among them is not in the queue.
         let heard = if let Some(i) = self.hold_of(req) {
             let Phase::Claimed { deadline, .. } = &mut self.holds[i].phase else { return };
             *deadline = (*deadline).max(now.plus(*wait));
@@ -84,14 +86,15 @@ impl LockState {
         }
     }
 
-    /// Hears of many waiters at one moment: what a heartbeat for each would do. All are heard of before anybody is promoted. Answers in the order of the questions.
+    /// Hears of many waiters at one moment: what a heartbeat for each would do. All are
+    /// heard of before anybody is promoted. Answers in the order of the questions.
     pub fn beat(
         &mut self,
         waiting: &[(ReqId, Duration)],
         now: Now,
         rules: &Rules,
     ) -> (Vec<Pulse>, Effects) {
-        let mut effects = Effects::default();
+        let mut cx = Context { now, rules, effects: Effects::default() };
         self.drop_ended(now.lease);
         if waiting.len() > 1 {
             self.queue.index();
@@ -99,32 +102,28 @@ impl LockState {
         for (req, wait) in waiting {
             self.hear(&Op::Heartbeat { req: *req, wait: *wait }, now.lease);
         }
-        self.promote(now, rules, &mut effects);
-        (waiting.iter().map(|(req, _)| self.pulse(req, now.lease)).collect(), effects)
+        self.promote(&mut cx);
+        (waiting.iter().map(|(req, _)| self.pulse(req, now.lease)).collect(), cx.effects)
     }
 
     /// Grants the head while it fits, as a claim that its waiter must confirm. A waiter whose owner
     /// holds the lock already is let in whatever its place, because the holder may be waiting for
     /// it.
-    fn promote(&mut self, now: Now, rules: &Rules, effects: &mut Effects) {
-        while let Some(i) = self.next_up(now.lease) {
+    fn promote(&mut self, cx: &mut Context<'_>) {
+        while let Some(i) = self.next_up(cx.now.lease) {
             let Some(waiter) = self.queue.remove(i) else { break };
-            let until = now.lease.plus(rules.claim.min(waiter.claim.ttl));
-            effects.turns.push((waiter.claim.req, waiter.claim.via.clone()));
+            let until = cx.now.lease.plus(cx.rules.claim.min(waiter.claim.ttl));
+            cx.effects.turns.push((waiter.claim.req, waiter.claim.via.clone()));
             let phase = Phase::Claimed { since: waiter.since, deadline: waiter.deadline };
-            self.grant(waiter.claim, phase, until, now, rules);
+            self.grant(waiter.claim, phase, until, cx);
         }
     }
 
     fn next_up(&self, now: Micros) -> Option<usize> {
         let waits_too = |h: &Hold| h.phase == Phase::Held && self.queue.may_have(&h.claim.owner);
-        let again = match self.holds.iter().any(waits_too) {
-            true => {
-                self.queue.iter().position(|w| !w.unreachable && self.joins(&w.claim).is_some())
-            }
-            false => None,
-        };
-        again.or_else(|| {
+        let enters = |w: &Waiter| !w.unreachable && self.joins(&w.claim).is_some();
+        let owner_waits = self.holds.iter().any(waits_too);
+        owner_waits.then(|| self.queue.iter().position(enters)).flatten().or_else(|| {
             let head = self.queue.iter().position(|w| !w.unreachable)?;
             (now >= self.delay_until && self.fits(self.queue[head].claim.mode)).then_some(head)
         })
@@ -149,12 +148,12 @@ impl LockState {
         }
     }
 
-    fn grant(&mut self, claim: Claim, phase: Phase, until: Micros, now: Now, rules: &Rules) {
+    fn grant(&mut self, claim: Claim, phase: Phase, until: Micros, cx: &Context<'_>) {
         let (token, block) = match self.joins(&claim) {
             Some(h) => (h.token, h.block),
-            None => self.next_tokens(claim.block, now.wall, rules),
+            None => self.next_tokens(claim.block, cx.now.wall, cx.rules),
         };
-        self.holds.push(Hold { claim, token, block, expires: until, granted: now.lease, phase });
+        self.holds.push(Hold { claim, token, block, expires: until, granted: cx.now.lease, phase });
     }
 
     /// The wall's time or one more than ever given out, whichever is higher: rising whatever the
@@ -168,53 +167,45 @@ impl LockState {
         (token, u32::try_from(block).unwrap_or(1))
     }
 
-    fn acquire(
-        &mut self,
-        claim: &Claim,
-        wait: Option<Duration>,
-        now: Now,
-        rules: &Rules,
-        effects: &mut Effects,
-    ) -> Reply {
-        if let Some(spent) = self.tombstones.iter().find(|s| s.req == claim.req) {
-            return Reply::Tombstoned(spent.end);
+    fn acquire(&mut self, claim: &Claim, wait: Option<Duration>, cx: &mut Context<'_>) -> Reply {
+        if let Some(tombstone) = self.tombstones.iter().find(|s| s.req == claim.req) {
+            return Reply::Tombstoned(tombstone.end);
         }
         if let Some(i) = self.hold_of(&claim.req) {
-            return self.again(i, claim, now, rules, effects);
+            return self.again(i, claim, cx);
         }
         if let Some(refusal) = self.refusal(claim) {
-            self.leave(&claim.req, now, rules, effects);
+            self.leave(&claim.req, cx);
             return Reply::Refused(refusal);
         }
         let nobody_ahead = self.queue.iter().all(|w| w.unreachable);
-        let free = now.lease >= self.delay_until && nobody_ahead && self.fits(claim.mode);
+        let free = cx.now.lease >= self.delay_until && nobody_ahead && self.fits(claim.mode);
         if free || self.joins(claim).is_some() {
             self.queue.leave(&claim.req);
-            let until = now.lease.plus(claim.ttl);
-            self.grant(claim.clone(), Phase::Held, until, now, rules);
-            return self.granted(self.holds.len() - 1, now.lease);
+            let until = cx.now.lease.plus(claim.ttl);
+            self.grant(claim.clone(), Phase::Held, until, cx);
+            return self.granted(self.holds.len() - 1, cx.now.lease);
         }
         let Some(wait) = wait else {
-            self.leave(&claim.req, now, rules, effects);
-            let ahead = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
-            return Reply::Busy { ahead, why: self.left(claim.mode, now.lease) };
+            self.leave(&claim.req, cx);
+            return Reply::Busy { ahead: self.waiters(), why: self.left(claim.mode, cx.now.lease) };
         };
         if self.queue.place(&claim.req).is_none() {
             if self.queue.is_empty() {
-                effects.contended.extend(self.holds.iter().map(Hold::address));
+                cx.effects.contended.extend(self.holds.iter().map(Hold::address));
             }
             self.queue.insert(Waiter {
                 claim: claim.clone(),
-                since: self.next_since(now.lease),
-                deadline: now.lease.plus(wait),
+                since: self.next_since(cx.now.lease),
+                deadline: cx.now.lease.plus(wait),
                 unreachable: false,
             });
         }
-        Reply::Waiting { ahead: self.ahead(&claim.req), why: self.left(claim.mode, now.lease) }
+        Reply::Waiting { ahead: self.ahead(&claim.req), why: self.left(claim.mode, cx.now.lease) }
     }
 
-    /// A place behind everybody in line and everybody who may be put back there. The line is in the
-    /// order of its places.
+    /// A `since` behind that of every waiter and of every claim that may return to the queue, which is
+    /// in the order of `since`.
     fn next_since(&self, now: Micros) -> Micros {
         let claimed = self.holds.iter().filter_map(|h| match h.phase {
             Phase::Claimed { since, .. } => Some(since),
@@ -225,14 +216,7 @@ impl LockState {
     }
 
     /// The same request once more: a replay, or the confirmation of a promotion.
-    fn again(
-        &mut self,
-        i: usize,
-        claim: &Claim,
-        now: Now,
-        rules: &Rules,
-        effects: &mut Effects,
-    ) -> Reply {
+    fn again(&mut self, i: usize, claim: &Claim, cx: &mut Context<'_>) -> Reply {
         let hold = &mut self.holds[i];
         match hold.phase {
             Phase::Held => {}
@@ -240,24 +224,21 @@ impl LockState {
             Phase::Revoked => return Reply::Tombstoned(End::Cancelled),
             Phase::Claimed { .. } => {
                 hold.phase = Phase::Held;
-                hold.granted = now.lease;
-                hold.expires = now.lease.plus(claim.ttl);
+                hold.granted = cx.now.lease;
+                hold.expires = cx.now.lease.plus(claim.ttl);
                 // Others of the same owner may enter now that it is held for certain.
-                self.promote(now, rules, effects);
+                self.promote(cx);
             }
         }
-        self.granted(i, now.lease)
+        self.granted(i, cx.now.lease)
     }
 
     fn refusal(&self, claim: &Claim) -> Option<Refusal> {
         let mut modes =
             self.holds.iter().map(|h| h.claim.mode).chain(self.queue.iter().map(|w| w.claim.mode));
         if let Mode::Permit(n) = claim.mode {
-            let other = modes.find_map(|m| match m {
-                Mode::Permit(other) if other != n => Some(other),
-                _ => None,
-            });
-            if let Some(other) = other {
+            let differs = |m| matches!(m, Mode::Permit(other) if other != n);
+            if let Some(Mode::Permit(other)) = modes.find(|m| differs(*m)) {
                 return Some(Refusal::PermitsDiffer(other));
             }
         }
@@ -266,7 +247,7 @@ impl LockState {
         (mine != claim.mode).then_some(Refusal::ModeDiffers(mine))
     }
 
-    /// What a heartbeat finds of a request that is not in line any more.
+    /// What a heartbeat finds of a request that is not in the queue any more.
     fn pulse_of_hold(&self, req: &ReqId) -> Option<Pulse> {
         Some(match self.holds[self.hold_of(req)?].phase {
             Phase::Claimed { .. } | Phase::Held => Pulse::Turn,
@@ -280,7 +261,7 @@ impl LockState {
         }
         match self.queue.place(req) {
             Some(place) => Pulse::Queued {
-                ahead: u32::try_from(place).unwrap_or(u32::MAX),
+                ahead: count(place),
                 left: self.ends(self.queue[place].claim.mode, now),
             },
             None => Pulse::Unknown,
@@ -301,7 +282,7 @@ impl LockState {
         }
     }
 
-    fn release(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) -> Reply {
+    fn release(&mut self, req: &ReqId, cx: &mut Context<'_>) -> Reply {
         let Some(i) = self.hold_of(req) else {
             let released = |s: &Tombstone| s.req == *req && s.end == End::Released;
             if self.tombstones.iter().any(released) {
@@ -309,17 +290,17 @@ impl LockState {
             }
             // Too late, but its holder is done with it: an acquire still under way must not bring
             // it back. On record as cancelled, so that a replay does not claim that it was held.
-            self.cancel(req, now, rules, effects);
+            self.cancel(req, cx);
             return Reply::Lost(LossReason::Gone);
         };
         let hold = &mut self.holds[i];
         let reply = match hold.phase {
             Phase::Lingering => return Reply::Released,
-            Phase::Held if hold.min_until(now.lease) > now.lease => {
-                let until = hold.min_until(now.lease);
+            Phase::Held if hold.min_until(cx.now.lease) > cx.now.lease => {
+                let until = hold.min_until(cx.now.lease);
                 hold.phase = Phase::Lingering;
                 hold.expires = until;
-                self.spend(*req, End::Released, until, rules);
+                self.spend(*req, End::Released, until, cx.rules);
                 return Reply::Released;
             }
             Phase::Held | Phase::Claimed { .. } => Reply::Released,
@@ -327,27 +308,20 @@ impl LockState {
             Phase::Revoked => Reply::Lost(LossReason::Revoked),
         };
         self.holds.remove(i);
-        self.spend(*req, End::Released, now.lease, rules);
-        self.promote(now, rules, effects);
+        self.spend(*req, End::Released, cx.now.lease, cx.rules);
+        self.promote(cx);
         reply
     }
 
-    fn cancel(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) -> Reply {
+    fn cancel(&mut self, req: &ReqId, cx: &mut Context<'_>) -> Reply {
         self.queue.leave(req);
         self.holds.retain(|h| h.claim.req != *req || h.phase == Phase::Lingering);
-        self.spend(*req, End::Cancelled, now.lease, rules);
-        self.promote(now, rules, effects);
+        self.spend(*req, End::Cancelled, cx.now.lease, cx.rules);
+        self.promote(cx);
         Reply::Cancelled
     }
 
-    fn force(
-        &mut self,
-        token: Option<Token>,
-        how: Force,
-        now: Now,
-        rules: &Rules,
-        effects: &mut Effects,
-    ) -> Reply {
+    fn force(&mut self, token: Option<Token>, how: Force, cx: &mut Context<'_>) -> Reply {
         let meant = |h: &Hold| match (token, Token::new(h.token), NonZeroU32::new(h.block)) {
             (None, ..) => true,
             (Some(t), Ok(first), Some(len)) => {
@@ -357,54 +331,47 @@ impl LockState {
         };
         let mut taken = Vec::new();
         for hold in self.holds.iter_mut().filter(|h| meant(h)) {
-            effects.revoked.push(hold.address());
+            cx.effects.revoked.push(hold.address());
             // Nobody believes in a claim or in a hold that was released: those end at once.
             let believed = matches!(hold.phase, Phase::Held | Phase::Revoked);
             match how {
                 Force::Revoke if believed => hold.phase = Phase::Revoked,
-                _ => hold.expires = now.lease,
+                _ => hold.expires = cx.now.lease,
             }
             taken.push((hold.claim.req, hold.expires));
         }
         if taken.is_empty() {
             return Reply::NoMatch;
         }
-        self.holds.retain(|h| h.expires > now.lease);
+        self.holds.retain(|h| h.expires > cx.now.lease);
         for (req, end) in taken {
-            self.spend(req, End::Cancelled, end, rules);
+            self.spend(req, End::Cancelled, end, cx.rules);
         }
-        self.promote(now, rules, effects);
+        self.promote(cx);
         Reply::Forced
     }
 
-    fn withdraw(
-        &mut self,
-        req: &ReqId,
-        gone: bool,
-        now: Now,
-        rules: &Rules,
-        effects: &mut Effects,
-    ) -> Reply {
+    fn withdraw(&mut self, req: &ReqId, gone: bool, cx: &mut Context<'_>) -> Reply {
         if let Some(i) = self.hold_of(req)
             && let Phase::Claimed { since, deadline } = self.holds[i].phase
         {
             let claim = self.holds.remove(i).claim;
-            self.pass_over(claim, since, deadline, now.lease);
+            self.pass_over(claim, since, deadline, cx.now.lease);
         }
         if gone {
             self.queue.leave(req);
         }
-        self.promote(now, rules, effects);
+        self.promote(cx);
         Reply::Settled
     }
 
-    /// Takes a request out of the line, and lets in whom it kept waiting.
-    fn leave(&mut self, req: &ReqId, now: Now, rules: &Rules, effects: &mut Effects) {
+    /// Takes a request out of the queue, and promotes the waiters it blocked.
+    fn leave(&mut self, req: &ReqId, cx: &mut Context<'_>) {
         self.queue.leave(req);
-        self.promote(now, rules, effects);
+        self.promote(cx);
     }
 
-    /// Puts a promoted waiter back to its place in line, passed over until it is heard of.
+    /// Puts a promoted waiter back to its place in the queue, passed over until it is heard of.
     fn pass_over(&mut self, claim: Claim, since: Micros, deadline: Micros, now: Micros) {
         if deadline > now {
             self.queue.insert(Waiter { claim, since, deadline, unreachable: true });
@@ -453,14 +420,14 @@ impl LockState {
     }
 
     fn waiters(&self) -> u32 {
-        u32::try_from(self.queue.len()).unwrap_or(u32::MAX)
+        count(self.queue.len())
     }
 
     fn ahead(&self, req: &ReqId) -> u32 {
-        u32::try_from(self.queue.place(req).unwrap_or(self.queue.len())).unwrap_or(u32::MAX)
+        count(self.queue.place(req).unwrap_or(self.queue.len()))
     }
 
-    /// Who is in the way, and when time alone could change that.
+    /// The holder in the way, and when time alone could change that.
     fn left(&self, mode: Mode, now: Micros) -> Left {
         Left { holder: self.holder(now), left: self.ends(mode, now) }
     }
@@ -478,9 +445,12 @@ impl LockState {
 
     /// The holder to name to others: the longest-standing hold.
     fn holder(&self, now: Micros) -> Option<Holder> {
-        let hold = self.holds.first()?;
-        Some(hold.seen_by_others(now))
+        self.holds.first().map(|hold| hold.seen_by_others(now))
     }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 impl Hold {

@@ -1,17 +1,21 @@
 //! The state as an operator sees it.
 
 use super::{LockState, Micros, Phase};
-use crate::info::{HoldInfo, LockInfo, WaiterInfo};
-use crate::name::FullName;
+use crate::{FullName, HoldInfo, LockInfo, WaiterInfo};
 
 impl LockState {
     /// Who holds and who waits at a moment; what has ended by then is left out. `None` when there
     /// is nobody.
     #[must_use]
     pub fn view(&self, lock: &FullName, now: Micros) -> Option<LockInfo> {
-        let mut live = self.clone();
-        live.drop_ended(now);
-        let holds: Vec<_> = live
+        self.clone().into_view(lock, now)
+    }
+
+    /// The same of a state that is not needed any more: a long queue is not copied.
+    #[must_use]
+    pub fn into_view(mut self, lock: &FullName, now: Micros) -> Option<LockInfo> {
+        self.drop_ended(now);
+        let holds: Vec<_> = self
             .holds
             .iter()
             .map(|h| HoldInfo {
@@ -22,7 +26,7 @@ impl LockState {
                 revoked: h.phase == Phase::Revoked,
             })
             .collect();
-        let waiters: Vec<_> = live
+        let waiters: Vec<_> = self
             .queue
             .iter()
             .map(|w| WaiterInfo {

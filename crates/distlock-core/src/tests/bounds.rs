@@ -1,7 +1,7 @@
 //! Calls that end in time, whatever the store does.
 
 use super::*;
-use crate::Outcome;
+use crate::{Outcome, StoreInfo};
 
 /// A lease store that can be stopped: it is asked, and says nothing more.
 struct Stopped {
@@ -20,14 +20,8 @@ impl Stopped {
 }
 
 impl LeaseStore for Stopped {
-    fn capability(&self) -> &Capability {
-        self.memory.capability()
-    }
-    fn site(&self) -> &str {
-        self.memory.site()
-    }
-    fn clock(&self) -> &Clock {
-        self.memory.clock()
+    fn info(&self) -> StoreInfo<'_> {
+        self.memory.info()
     }
     async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
         self.answers().await;
@@ -35,7 +29,7 @@ impl LeaseStore for Stopped {
         let replies = self.memory.play(class, moves).await;
         if acquires {
             let slow = self.slow.load(Ordering::SeqCst);
-            self.clock().sleep(Duration::from_secs(slow as u64)).await;
+            self.info().clock.sleep(Duration::from_secs(slow as u64)).await;
         }
         replies
     }

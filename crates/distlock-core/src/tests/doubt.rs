@@ -15,8 +15,8 @@ struct Delayed {
 
 impl LeaseStore for Delayed {
     as_memory!();
-    fn capability(&self) -> &Capability {
-        self.memory.capability()
+    fn info(&self) -> StoreInfo<'_> {
+        self.memory.info()
     }
     async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
         let take = |n: usize| n.checked_sub(1);
@@ -32,7 +32,7 @@ impl LeaseStore for Delayed {
 
 /// A guard whose grant followed a request that is still under way, and that request.
 async fn after_doubt(memory: &Memory, min_hold: Duration) -> (Guard, Late) {
-    let clock = memory.clock();
+    let clock = memory.info().clock;
     let others = Locks::options().ttl(TTL).open(memory.client()).unwrap();
     let holder = others.lock("a").ttl(Duration::from_secs(60)).await.unwrap();
     let hold_up = Arc::<AtomicUsize>::default();
@@ -107,7 +107,7 @@ async fn a_release_after_doubt_keeps_the_min_hold() {
     let others = Locks::options().ttl(TTL).open(memory.client()).unwrap();
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     assert!(others.lock("a").try_acquire().await.unwrap().is_err(), "its min_hold was cut short");
-    memory.clock().advance(TTL / 2);
+    memory.info().clock.advance(TTL / 2);
     let _ = others.lock("a").try_acquire().await.unwrap().expect("free").release().await.unwrap();
     many_others(&memory).await;
     arrives_in_vain(&memory, late).await;

@@ -93,7 +93,7 @@ async fn s10_max_hold_frees_what_lasts_with_its_process_whoever_notices_first() 
     let s = scene_with(|c| c.expiry = crate::capability::Expiry::WithProcess);
     let max = Duration::from_secs(5);
     let guard = s.locks.lock("a").max_hold(max).await.unwrap();
-    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    until("the renewer sleeps", || s.clock.sleepers() > 0).await;
     // The library's thread is busy while its holder looks.
     let (busy, is_busy) = std::sync::mpsc::channel();
     let (go_on, wait) = std::sync::mpsc::channel::<()>();
@@ -115,7 +115,7 @@ async fn a_short_wait_is_heard_of_in_time_beside_a_long_one() {
     let _held = (others.lock("a").await.unwrap(), others.lock("b").await.unwrap());
     let long = tokio::spawn(s.locks.lock("b").acquire());
     until("the long one waits", || queued(&s.memory, "b").len() == 1).await;
-    until("its heart beats, beside its holder's keeper and itself", || s.clock.sleepers() > 2)
+    until("its heart beats, beside its holder's renewer and itself", || s.clock.sleepers() > 2)
         .await;
     let ttl = Duration::from_millis(1500);
     let short = tokio::spawn(s.locks.lock("a").ttl(ttl).acquire());
@@ -136,8 +136,8 @@ struct Lossy {
 
 impl LeaseStore for Lossy {
     as_memory!();
-    fn capability(&self) -> &Capability {
-        self.memory.capability()
+    fn info(&self) -> StoreInfo<'_> {
+        self.memory.info()
     }
     async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
         let one = moves.first().map(Move::verb);
@@ -151,7 +151,7 @@ impl LeaseStore for Lossy {
         {
             return replies;
         }
-        self.clock().advance(self.takes);
+        self.info().clock.advance(self.takes);
         vec![Err(Error::new(Kind::Unreachable, "no answer").unknown())]
     }
 }
@@ -169,8 +169,8 @@ async fn waiting(
     let locks = Locks::options().ttl(TTL).open(backend).unwrap();
     let waiter = tokio::spawn(locks.lock("a").acquire());
     until("it waits", || queued(memory, "a").len() == 1).await;
-    until("its heart beats, beside its holder's keeper and itself", || {
-        memory.clock().sleepers() > 2
+    until("its heart beats, beside its holder's renewer and itself", || {
+        memory.info().clock.sleepers() > 2
     })
     .await;
     (holder, lose, waiter)
@@ -179,7 +179,7 @@ async fn waiting(
 #[tokio::test]
 async fn trouble_that_passes_costs_a_waiter_nothing_however_long_it_has_waited() {
     let memory = Memory::on(Clock::held());
-    let clock = memory.clock();
+    let clock = memory.info().clock;
     let (holder, lose, waiter) = waiting(&memory, Duration::ZERO).await;
     for _ in 0..5 {
         let before = queued(&memory, "a")[0].deadline;
@@ -219,7 +219,7 @@ async fn clones_of_a_memory_store_are_each_told_of_their_turn() {
 #[tokio::test]
 async fn a_grant_with_little_left_is_renewed_before_that_is_over() {
     let memory = Memory::on(Clock::held());
-    let clock = memory.clock();
+    let clock = memory.info().clock;
     // The store grants; the answer is lost after 7 s of 9; the next one is a replay.
     let (holder, lose, mut waiter) = waiting(&memory, Duration::from_secs(7)).await;
     lose.store(1, Ordering::SeqCst);
@@ -274,7 +274,7 @@ async fn a_held_clock_reaches_the_end_of_time() {
 #[tokio::test]
 async fn a_resume_that_gets_no_answer_ends() {
     let memory = Memory::on(Clock::held());
-    let clock = memory.clock().clone();
+    let clock = memory.info().clock.clone();
     let ticket = Locks::from_store(memory.client()).lock("a").await.unwrap().detach().unwrap();
     let lose = Arc::new(AtomicUsize::new(0));
     let store = Lossy { memory, lose: lose.clone(), takes: Duration::ZERO };
@@ -307,12 +307,12 @@ async fn a_guard_that_outlives_its_client_asks_nothing_of_a_closed_store() {
 async fn a_client_is_gone_with_its_last_clone_and_guard() {
     let Scene { clock, memory, spy, locks } = scene();
     let guard = locks.lock("a").await.unwrap();
-    until("the keeper sleeps", || clock.sleepers() > 0).await;
+    until("the renewer sleeps", || clock.sleepers() > 0).await;
     assert!(locks.lock("a").try_acquire_for(Duration::ZERO).await.unwrap().is_err());
     drop(locks);
     guard.check().unwrap();
     drop(guard);
-    // Nothing refers to the store any more: no task of keeper, reaper or events.
+    // Nothing refers to the store any more: no task of renewer, reaper or events.
     until("all let go", || Arc::strong_count(&spy) == 1).await;
     until("nobody sleeps", || clock.sleepers() == 0).await;
     assert!(memory.peek(&full("a")).is_none_or(|s| s.holds.is_empty()));
@@ -341,8 +341,8 @@ struct Short {
 
 impl LeaseStore for Short {
     as_memory!();
-    fn capability(&self) -> &Capability {
-        &self.capability
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: &self.capability, ..self.memory.info() }
     }
     async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
         self.memory.play(class, moves).await
@@ -353,7 +353,7 @@ impl LeaseStore for Short {
 async fn a_ticket_of_a_longer_ttl_than_the_store_grants_is_refused() {
     let memory = Memory::on(Clock::held());
     let others = Locks::options().open(memory.client()).unwrap();
-    let capability = Capability { ttl_max: TTL, ..memory.capability().clone() };
+    let capability = Capability { ttl_max: TTL, ..memory.info().capability.clone() };
     let store = Short { memory: memory.client(), capability };
     let backend: Arc<dyn Backend> = Arc::new(LeaseDriver::new(store));
     let locks = Locks::options().open(backend).unwrap();

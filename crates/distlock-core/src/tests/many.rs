@@ -8,7 +8,7 @@ async fn many(s: &Scene, n: usize) -> Vec<Guard> {
     for i in 0..n {
         guards.push(s.locks.lock(format!("n{i}")).await.unwrap());
     }
-    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    until("the renewer sleeps", || s.clock.sleepers() > 0).await;
     guards
 }
 

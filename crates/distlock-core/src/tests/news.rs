@@ -6,7 +6,7 @@ use super::*;
 async fn doubt_about_a_hold_that_is_not_renewed_does_not_renew_it() {
     let s = scene();
     let guard = s.locks.lock("a").without_renewal().await.unwrap();
-    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    until("the renewer sleeps", || s.clock.sleepers() > 0).await;
     let end = s.memory.peek(guard.lock()).unwrap().holds[0].expires;
     s.clock.advance(TTL / 3);
     s.spy.news.send(Event::InDoubt(guard.held().0.key.clone())).unwrap();

@@ -6,11 +6,10 @@ use std::sync::atomic::AtomicU64;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore};
 
 use super::*;
-use crate::capability::{Expiry, Family};
-use crate::lease::Wake;
-use crate::session::{Alive, Locked, SessionStore};
-use crate::session_driver::SessionDriver;
-use crate::{Owner, Patience, QueueStatus, TokenRange};
+use crate::{
+    Alive, Expiry, Family, Locked, Owner, Patience, QueueStatus, SessionDriver, SessionStore,
+    StoreInfo, TokenRange, Wake,
+};
 
 /// One lock, whatever its name.
 #[derive(Clone)]
@@ -34,6 +33,7 @@ struct Inmate(#[allow(dead_code)] OwnedMutexGuard<()>, Arc<AtomicBool>);
 impl Room {
     fn new(expiry: Expiry) -> Self {
         let mut promises = crate::memory::capability().clone();
+        promises.handover = false;
         (promises.expiry, promises.detach) = (expiry, false);
         promises.family = Family::Session;
         Self(Arc::new(Inside {
@@ -56,14 +56,8 @@ impl Room {
 
 impl SessionStore for Room {
     type Conn = Inmate;
-    fn capability(&self) -> &Capability {
-        &self.0.promises
-    }
-    fn site(&self) -> &str {
-        "room:"
-    }
-    fn clock(&self) -> &Clock {
-        &self.0.clock
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: &self.0.promises, site: "room:", clock: &self.0.clock }
     }
     async fn lock(&self, ask: &Ask, _: Watcher<'_>) -> Result<Locked<Inmate>, Error> {
         let (door, dead) = self.0.door.lock().unwrap().clone();
@@ -74,7 +68,7 @@ impl SessionStore for Room {
         let Some(inside) = inside else { return Ok(Locked::Busy(QueueStatus::default())) };
         let token = Token::new(self.0.last.fetch_add(1, Ordering::SeqCst) + 1)?;
         let conn = Inmate(inside, dead);
-        let sent = Some(self.0.clock.moment());
+        let sent = Some(self.0.clock.reading());
         let _answer = self.0.answers.acquire().await;
         Ok(Locked::Held { conn, sent, tokens: TokenRange::one(token), waiters: 0 })
     }

@@ -29,7 +29,9 @@ async fn the_second_in_line_enters_when_holder_and_head_die_together() {
     dead.play_one(Class::Caller, Move::Acquire(Arc::new(ask("a", long)), Some(long)))
         .await
         .unwrap();
-    let locks = Locks::options().ttl(Duration::from_secs(60)).open(memory.client()).unwrap();
+    // Each waiter in the queue of the store.
+    let options = Locks::options().strict_order().ttl(Duration::from_secs(60));
+    let locks = options.open(memory.client()).unwrap();
     let began = clock.now();
     let waiters: Vec<_> = (0..3).map(|_| tokio::spawn(locks.lock("a").acquire())).collect();
     let in_line = || {

@@ -18,15 +18,15 @@ impl Remote {
     fn pause(&self) {
         match self.pause.swap(0, Ordering::SeqCst) {
             0 => {}
-            seconds => self.clock().step_wall(seconds),
+            seconds => self.info().clock.step_wall(seconds),
         }
     }
 }
 
 impl LeaseStore for Remote {
     as_memory!();
-    fn capability(&self) -> &Capability {
-        &self.promises
+    fn info(&self) -> StoreInfo<'_> {
+        StoreInfo { capability: &self.promises, ..self.memory.info() }
     }
     async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
         let pauses = |one: &Move| matches!(one, Move::Acquire(..) | Move::Renew(_));
@@ -43,7 +43,7 @@ impl LeaseStore for Remote {
 fn remote() -> (Scene, Arc<AtomicI64>) {
     let clock = Clock::held();
     let memory = Memory::on(clock.clone());
-    let promises = Capability { wall_witness: true, ..memory.capability().clone() };
+    let promises = Capability { wall_witness: true, ..memory.info().capability.clone() };
     let pause = Arc::<AtomicI64>::default();
     let store = Remote { memory: memory.clone(), promises, pause: pause.clone() };
     let spy = Spy::new(Arc::new(LeaseDriver::new(store)));
@@ -64,7 +64,7 @@ async fn lost(guard: &Guard) -> Lost {
 async fn a_forward_step_past_the_deadline_loses_the_lock_and_nothing_else_has_to_happen() {
     let (s, _) = remote();
     let guard = s.locks.lock("a").await.unwrap();
-    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    until("the renewer sleeps", || s.clock.sleepers() > 0).await;
     s.clock.step_wall(ALL);
     // The boot-time clock has not moved at all.
     assert_eq!(lost(&guard).await.why, LossReason::Expired);
@@ -165,7 +165,7 @@ async fn a_grant_that_a_pause_outlived_is_asked_for_again() {
 async fn a_hold_added_after_a_step_is_watched_like_the_others() {
     let (s, _) = remote();
     let first = s.locks.lock("a").await.unwrap();
-    until("the keeper sleeps", || s.clock.sleepers() > 0).await;
+    until("the renewer sleeps", || s.clock.sleepers() > 0).await;
     s.clock.step_wall(5);
     let second = s.locks.lock("b").await.unwrap();
     assert_eq!(second.remaining(), TTL);

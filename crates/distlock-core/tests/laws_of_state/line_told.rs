@@ -1,6 +1,6 @@
 //! A line of a model as the product knows it.
 
-use distlock_core::queue::{Entry, Line, Turn, turn};
+use distlock_core::queue::{Entry, Snapshot, Turn, turn};
 use distlock_core::{Label, Mode, Token};
 
 /// Whose turn it is in a line of clients and tokens, by the product's own rule.
@@ -17,7 +17,7 @@ pub(crate) fn turn_of(line: &[(u8, u8)], me: u8) -> Turn {
         lingering: false,
         revoked: false,
     };
-    turn(&Line { entries: line.iter().map(entry).collect(), ..Line::default() }, token(me))
+    turn(&Snapshot { entries: line.iter().map(entry).collect(), ..Snapshot::default() }, token(me))
 }
 
 fn token(n: u8) -> Token {

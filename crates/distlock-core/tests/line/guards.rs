@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::fault::Fault;
 use distlock_core::{Kind, Locks, LossReason, Released};
+use distlock_testkit::doubles::Fault;
 
 use crate::scene::{Scene, TTL, name};
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::backend::{Ask, Backend, Due, Force, Forced, Released};
-use distlock_core::fault::Fault;
 use distlock_core::{FullName, Kind, Mode, Name};
+use distlock_testkit::doubles::Fault;
 
 use crate::scene::{Asking, Scene, TTL, ask, granted, name, poll_once, waiting};
 

@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use distlock_core::backend::{Ask, Attempt, Backend, Grant};
-use distlock_core::queue::{MemoryQueue, QueueDriver};
+use distlock_core::queue::QueueDriver;
 use distlock_core::{Clock, Error, ReqId};
+use distlock_testkit::doubles::MemoryQueue;
 
 use crate::clockwork;
 pub(crate) use crate::clockwork::{TTL, ask, name, poll_once, waiting};

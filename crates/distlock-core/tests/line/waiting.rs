@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::backend::{Ask, Attempt, Backend, Due, Kept, Released};
-use distlock_core::fault::Fault;
 use distlock_core::{Kind, Patience};
+use distlock_testkit::doubles::Fault;
 
 use crate::scene::{Scene, TTL, ask, granted, poll_once, waiting};
 

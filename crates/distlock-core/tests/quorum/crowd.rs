@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use distlock_core::backend::{Attempt, Backend, Event, Released};
-use distlock_core::quorum::Fault;
 use distlock_core::{Clock, Locks, QueueStatus};
+use distlock_testkit::doubles::Fault;
 
 use crate::scene::{Scene, TTL, waiting};
 

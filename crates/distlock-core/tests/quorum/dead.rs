@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::backend::{Attempt, Backend, Kept, Released};
-use distlock_core::quorum::{Fault, MemoryNode, QuorumDriver};
+use distlock_core::quorum::QuorumDriver;
 use distlock_core::{Clock, Kind, Locks, LossReason, Patience};
+use distlock_testkit::doubles::{Fault, MemoryNode};
 
 use crate::scene::{Scene, TTL, ask};
 

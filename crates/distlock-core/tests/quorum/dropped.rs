@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::backend::{Ask, Backend};
-use distlock_core::quorum::Fault;
+use distlock_testkit::doubles::Fault;
 
 use crate::scene::{Scene, ask, poll_once, waiting};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use distlock_core::backend::{Backend, Due, Kept, Released};
-use distlock_core::quorum::Fault;
 use distlock_core::{LossReason, ReqId};
+use distlock_testkit::doubles::Fault;
 
 use crate::scene::{Scene, TTL, ask, name};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use distlock_core::backend::{Ask, Released};
 use distlock_core::quorum::{
     Bid, Commit, Committed, Generation, Heal, NodeDue, NodeOp, NodeReply, NodeRules, NodeState,
-    Place, Round, Vote,
+    Position, Round, Vote,
 };
 use distlock_core::state::{Micros, Now};
 use distlock_core::{QueueStatus, Token};
@@ -32,7 +32,7 @@ impl Desk {
         self.state.step(&op, now, &self.rules).reply
     }
 
-    fn bid(&mut self, ask: &Ask, round: u64, token: u64, place: Option<Place>) -> Vote {
+    fn bid(&mut self, ask: &Ask, round: u64, token: u64, place: Option<Position>) -> Vote {
         let (ask, token) = (Arc::new(ask.clone()), Token::new(token).expect("a token"));
         let bid = Bid { ask, round: Round(round), token, place };
         match self.step(NodeOp::Propose(bid, String::new())) {
@@ -51,8 +51,8 @@ impl Desk {
         }
     }
 
-    fn place(&self, ticket: u64, backed: bool) -> Option<Place> {
-        Some(Place { ticket, wait: Duration::from_secs(3), backed })
+    fn place(&self, ticket: u64, backed: bool) -> Option<Position> {
+        Some(Position { ticket, wait: Duration::from_secs(3), backed })
     }
 
     fn heal(&mut self, ask: &Ask, token: u64) -> Vote {

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use distlock_core::backend::{Ask, Attempt, Backend, Kept, Released};
-use distlock_core::quorum::{Fault, MemoryNode, QuorumDriver};
+use distlock_core::quorum::QuorumDriver;
 use distlock_core::{BootInstant, Clock, FullName, Kind, Name};
+use distlock_testkit::doubles::{Fault, MemoryNode};
 
 use crate::scene::{Scene, ask, waiting};
 

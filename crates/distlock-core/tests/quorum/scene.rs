@@ -4,8 +4,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use distlock_core::backend::{Ask, Attempt, Backend, Due, Grant, Kept};
-use distlock_core::quorum::{Fault, MemoryNode, NodeState, QuorumDriver};
+use distlock_core::quorum::{NodeState, QuorumDriver};
 use distlock_core::{Clock, Error, QueueStatus, ReqId};
+use distlock_testkit::doubles::{Fault, MemoryNode};
 
 use crate::clockwork;
 pub(crate) use crate::clockwork::{TTL, ask, name, poll_once, waiting};

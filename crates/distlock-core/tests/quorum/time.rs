@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::backend::{Attempt, Backend};
-use distlock_core::quorum::Fault;
+use distlock_testkit::doubles::Fault;
 
 use crate::scene::{Scene, TTL, ask, name, poll_once};
 
@@ -31,7 +31,7 @@ async fn a_pause_that_eats_the_lease_is_no_grant() {
     let (attempt, proposal) = paused(&scene, TTL * 9 / 10, || {}).await;
     // Nobody is in the way, so another bid is sent: only its own time counts.
     let Attempt::Granted(grant) = attempt else { panic!("{attempt:?}") };
-    assert!(grant.sent.boot >= start.plus(TTL * 9 / 10), "the pause was not counted");
+    assert!(grant.lease.sent.boot >= start.plus(TTL * 9 / 10), "the pause was not counted");
     assert!(grant.tokens.first().get() > proposal);
     assert_eq!(scene.owned(grant.req), 5);
 }
@@ -70,7 +70,7 @@ async fn deadlines_count_from_before_the_first_bid() {
     let start = scene.clock.now();
     let grant = scene.lock(&client, &one).await;
     assert!(scene.clock.now().since(start) >= MS * 30);
-    assert_eq!(grant.sent.boot, start);
+    assert_eq!(grant.lease.sent.boot, start);
     assert!(grant.deadline() <= start.plus(TTL * 9 / 10), "ten percent for drifting clocks");
 }
 

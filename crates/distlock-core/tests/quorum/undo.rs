@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::backend::{Attempt, Backend, Released};
-use distlock_core::quorum::Fault;
+use distlock_testkit::doubles::Fault;
 
 use crate::scene::{Scene, TTL, ask, poll_once};
 
@@ -27,7 +27,7 @@ async fn s24_a_failed_acquire_is_removed_from_all_nodes() {
         scene.until("the stragglers are told", gone).await;
         // Whatever is still under way finds the tombstone.
         scene.clock.advance(Duration::from_millis(500));
-        let spent = |n: &distlock_core::quorum::MemoryNode| {
+        let spent = |n: &distlock_testkit::doubles::MemoryNode| {
             n.peek(&held.lock).tombstones.iter().any(|s| s.req == failed.req)
         };
         assert!(scene.nodes[..2].iter().all(spent), "{fault:?}");

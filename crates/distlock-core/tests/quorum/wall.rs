@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::backend::{Ask, Attempt, Backend, Kept};
-use distlock_core::quorum::Fault;
+use distlock_testkit::doubles::Fault;
 
 use crate::scene::{Scene, TTL, ask, poll_once};
 
@@ -30,12 +30,12 @@ async fn paused(scene: &Scene, seconds: i64) -> (Attempt, u64) {
 #[tokio::test]
 async fn a_pause_that_only_the_wall_shows_is_no_grant() {
     let scene = Scene::of(5);
-    let before = scene.clock.moment().wall;
+    let before = scene.clock.reading().wall;
     let (attempt, _) = paused(&scene, BELIEVED).await;
     // Nobody is in the way, so another bid is sent: only its own time counts.
     let Attempt::Granted(grant) = attempt else { panic!("{attempt:?}") };
     let pause = Duration::from_secs(BELIEVED.unsigned_abs());
-    assert!(grant.sent.wall >= before.map(|w| w + pause), "the pause was not counted");
+    assert!(grant.lease.sent.wall >= before.map(|w| w + pause), "the pause was not counted");
     assert_eq!(scene.owned(grant.req), 5);
 }
 
@@ -47,7 +47,10 @@ async fn after_half_a_lease_by_the_wall_the_token_is_written_back() {
     let token = grant.tokens.first().get();
     assert!(token > proposal, "the proposal was believed");
     assert!(scene.states().iter().filter(|s| s.hi == token).count() >= 3);
-    assert!(grant.until().left(scene.clock.moment()) <= TTL * 3 / 10, "counted from the bid");
+    assert!(
+        grant.lease.until().left(scene.clock.reading()) <= TTL * 3 / 10,
+        "counted from the bid"
+    );
 }
 
 #[tokio::test]
@@ -56,10 +59,10 @@ async fn a_replay_does_not_forget_a_step() {
     let (client, one) = (scene.client(), ask());
     let first = scene.lock(&client, &one).await;
     scene.clock.step_wall(5);
-    let left = first.until().left(scene.clock.moment());
+    let left = first.lease.until().left(scene.clock.reading());
     let again = scene.lock(&client, &one).await;
     assert_eq!(again.tokens, first.tokens);
-    assert!(again.until().left(scene.clock.moment()) <= left, "the step was forgotten");
+    assert!(again.lease.until().left(scene.clock.reading()) <= left, "the step was forgotten");
     // Over by the wall, it is not replayed, and not entered again without asking.
     scene.clock.step_wall(BELIEVED - 5);
     let calls = || scene.nodes.iter().map(|n| n.calls()).sum::<u64>();
@@ -88,13 +91,11 @@ async fn a_renewal_starts_both_clocks_anew() {
     scene.lock(&client, &one).await;
     for _ in 0..4 {
         scene.clock.step_wall(5);
-        let Kept::Until { sent, ttl, margin, .. } = scene.keep(&client, &one).await else {
-            panic!("not kept")
-        };
-        let left = sent.until(ttl, margin).left(scene.clock.moment());
+        let Kept::Until { lease, .. } = scene.keep(&client, &one).await else { panic!("not kept") };
+        let left = lease.left(scene.clock.reading());
         assert!(left > Duration::from_secs(8), "{left:?}");
         let nested = Ask { owner: one.owner.clone(), ..ask() };
         let entered = scene.lock(&client, &nested).await;
-        assert!(entered.until().left(scene.clock.moment()) > Duration::from_secs(8));
+        assert!(entered.lease.until().left(scene.clock.reading()) > Duration::from_secs(8));
     }
 }

@@ -12,7 +12,7 @@ use distlock_core::Token;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{beside, folder};
-use crate::error::{Error, Stale};
+use crate::{Error, Stale};
 
 /// Immutable generations `NAME.<token>` of one content.
 #[derive(Clone, Debug)]

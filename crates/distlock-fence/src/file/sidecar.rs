@@ -5,33 +5,25 @@
 //! written under a torn one. Writing a number twice shows a torn slot.
 
 use std::fs::File;
-use std::io;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 
 use distlock_core::Token;
 
-use crate::error::Error;
+use crate::Error;
 
 /// `1 ` (the layout), the token, a space, the token, a line's end.
 const SLOT: usize = 2 + 19 + 1 + 19 + 1;
 
-/// The highest token in it; none in an empty one.
+/// The highest token in it, from a descriptor that was not read before; none in an empty one.
 pub(super) fn read(sidecar: &File) -> Result<Option<Token>, Error> {
-    let mut bytes = [0; 2 * SLOT + 1];
-    let mut len = 0;
-    while len < bytes.len() {
-        match sidecar.read_at(&mut bytes[len..], len as u64) {
-            Ok(0) => break,
-            Ok(n) => len += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
+    let mut bytes = Vec::with_capacity(2 * SLOT + 1);
+    let len = sidecar.take(2 * SLOT as u64 + 1).read_to_end(&mut bytes)?;
     let slots = bytes[..len.min(2 * SLOT)].chunks(SLOT);
     let highest = slots.filter_map(token).max();
     // One torn slot alone is a first write that never counted. More is not of our making.
     let torn_first = highest.is_none() && len > SLOT;
-    if torn_first || len > 2 * SLOT || newer(&bytes[..len]) {
+    if torn_first || len > 2 * SLOT || newer(&bytes) {
         return Err(Error::Layout("the fence beside the file is damaged, or newer".to_owned()));
     }
     Ok(highest)

@@ -14,7 +14,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{FENCING_HIGHEST, FENCING_TOKEN, value};
-use crate::gate::FenceGate;
+use crate::FenceGate;
 
 type Resource = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 

@@ -258,13 +258,13 @@ impl Faults {
 
     pub(super) fn refusal(&self) -> Error {
         Error::new(Kind::Unreachable, "this store was told to refuse")
-            .store(self.0.memory.site())
+            .store(self.0.memory.info().site)
             .with_hint("Faults::accept ends it")
     }
 
     pub(super) fn silence(&self) -> Error {
         Error::new(Kind::Unreachable, "the answer was dropped, as this store was told to")
-            .store(self.0.memory.site())
+            .store(self.0.memory.info().site)
             .unknown()
     }
 }

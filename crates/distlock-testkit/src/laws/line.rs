@@ -11,9 +11,10 @@ use distlock_core::{Error, Guard, Locks};
 use crate::StoreUnderTest;
 use crate::wait::{AT_ONCE, LONG, all_free, give_back, line_of, soon, take, task, waiters, within};
 
-/// Waiters of several clients are served in the order of their arrival.
+/// Waiters of several clients are served in the order of their arrival, where all of them stand in
+/// the queue of the store.
 pub async fn first_come_first_served(site: &StoreUnderTest) {
-    let (a, b, name) = (site.client().await, site.client().await, site.name());
+    let (a, b, name) = (site.strict().await, site.strict().await, site.name());
     let held = take(&a, &name).await;
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
@@ -103,7 +104,7 @@ pub async fn s18_a_release_while_joining_still_wakes(site: &StoreUnderTest) {
 
 /// Timed out or cancelled: the place in line is gone at once, and whoever is behind moves up.
 pub async fn s20_a_waiter_that_gives_up_leaves_the_line(site: &StoreUnderTest) {
-    let (a, b, name) = (site.client().await, site.client().await, site.name());
+    let (a, b, name) = (site.strict().await, site.strict().await, site.name());
     let held = take(&a, &name).await;
     let timed = b.lock(&name).ttl(LONG).try_acquire_for(Duration::from_secs(3));
     let timed = task(timed);

@@ -97,7 +97,7 @@ pub async fn s28_a_paused_holder_is_refused_by_the_resource(site: &StoreUnderTes
 
 /// Five waiters killed, one alive behind them: it is served in bounded time.
 pub async fn s19_killed_waiters_are_passed_over(site: &StoreUnderTest) {
-    let (locks, name, ttl) = (site.client().await, site.name(), site.ttl());
+    let (locks, name, ttl) = (site.strict().await, site.name(), site.ttl());
     let millis = ttl.as_millis().to_string();
     let held = locks.lock(&name).ttl(LONG).await.expect("a grant");
     let args = [("url", site.url()), ("name", &name), ("ttl", &millis)];

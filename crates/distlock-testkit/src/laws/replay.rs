@@ -96,12 +96,12 @@ pub async fn a_replayed_grant_counts_from_the_first(site: &StoreUnderTest) {
     let (locks, name) = (site.client().await, site.name());
     let ask = ask(site, &name, site.ttl() * 10, Patience::Never);
     let first = granted(&locks, &ask).await;
-    let took = site.clock().now().since(first.sent.boot);
+    let took = site.clock().now().since(first.lease.sent.boot);
     // Past the step of a coarse store, so that less is left than at first.
     let pause = site.capability().ttl_step.max(Duration::from_millis(200));
     site.clock().sleep(pause).await;
     let again = granted(&locks, &ask).await;
-    assert!(again.sent.boot > first.sent.boot, "a replay counts from its own question");
+    assert!(again.lease.sent.boot > first.lease.sent.boot, "a replay counts from its own question");
     // Less is left in which clocks could drift apart, so less is given up for that.
     // The lease began when the first question arrived, which is between its departure and its answer.
     let slack = Duration::from_millis(20) + site.capability().margin(pause * 2) + took;
@@ -190,7 +190,7 @@ pub async fn renewing_never_brings_back(site: &StoreUnderTest) {
     let (ask, grant) = soon("a grant", asking).await;
     let due = [Due { key: ask.key(), ttl: LONG }];
     // It began before its answer came.
-    let end = site.clock().now().plus(grant.ttl).plus(Duration::from_millis(100));
+    let end = site.clock().now().plus(grant.lease.ttl).plus(Duration::from_millis(100));
     site.clock().sleep_until(end).await;
     let kept = a.backend().keep(&due).await;
     assert!(matches!(kept[..], [Kept::Lost(_)]), "an ended hold was renewed: {kept:?}");

@@ -259,7 +259,9 @@ pub async fn s17_a_waiter_cut_off_is_told_and_never_granted(site: &StoreUnderTes
     assert!(e.is_transient() && e.outcome() == Outcome::Unknown && e.hint().is_some(), "{e:?}");
     s.healed().await;
     s.only(&next).await;
-    assert!(s.look.show(&s.name).await.expect("an answer").expect("held").waiters.is_empty());
+    // A question that the cut held back may arrive after the healing and join anew, until the cancel,
+    // which is repeated until it is acknowledged, takes it out.
+    line_of_or_gone(&s, 0).await;
     give_back(next).await;
 }
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use distlock_core::quorum::{MemoryNode, QuorumDriver};
+use distlock_core::quorum::QuorumDriver;
 use distlock_core::{Error, FullName, Locks};
+use distlock_testkit::doubles::MemoryNode;
 
 static ALL: Mutex<BTreeMap<String, Vec<MemoryNode>>> = Mutex::new(BTreeMap::new());
 

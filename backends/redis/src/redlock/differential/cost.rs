@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use distlock_core::Clock;
-use distlock_core::backend::Released;
 use distlock_core::quorum::Vote;
+use distlock_core::{Clock, Released};
 use redis::Value;
 
-use super::super::{moves, replies};
+use super::super::{replies, script_calls};
 use super::limits::{ask, bid};
 use super::scene::Scene;
 use crate::quarantine::Agreed;
@@ -43,11 +42,12 @@ async fn a_free_lock_is_one_cheap_step() {
         let ask = ask("a", WAIT);
         let bid = bid(&ask, clock.wall_micros(), Some(WAIT));
         let before = commands(&mut scene).await;
-        let taken: Value =
-            scene.run(moves::propose(&bid, "via-1", Duration::ZERO, &Agreed::NONE).by_sha()).await;
+        let taken: Value = scene
+            .run(script_calls::propose(&bid, "via-1", Duration::ZERO, &Agreed::NONE).by_sha())
+            .await;
         let (vote, _) = replies::vote(&taken, "").unwrap();
         assert!(matches!(vote, Vote::Granted { accepted: true, waiters: 0, .. }), "{vote:?}");
-        let given = scene.run(moves::release(&ask.key()).by_sha()).await;
+        let given = scene.run(script_calls::release(&ask.key()).by_sha()).await;
         assert_eq!(replies::released(&given).unwrap(), Released::Released);
         worst = worst.max(commands(&mut scene).await - before);
     }

@@ -4,13 +4,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::backend::Ask;
-use distlock_core::quorum::{Bid, Heal, NodeDue, Place, Round, Vote};
-use distlock_core::{Clock, FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId, Token};
+use distlock_core::quorum::{Bid, Heal, NodeDue, Position, Round, Vote};
+use distlock_core::{
+    Ask, Clock, FullName, Label, Mode, Name, Namespace, Owner, Patience, ReqId, Token,
+};
 
-use super::super::{moves, plain, record, replies};
+use super::super::{plain, record, replies, script_calls};
 use super::scene::Scene;
-use crate::call::Call;
+use crate::connection::Call;
 use crate::quarantine::Agreed;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,7 +35,7 @@ pub(super) fn ask(name: &str, ttl: Duration) -> Arc<Ask> {
 
 /// The first bid of a request, with its token and ticket from the clock.
 pub(super) fn bid(ask: &Arc<Ask>, now: u64, wait: Option<Duration>) -> Bid {
-    let place = wait.map(|wait| Place { ticket: now, wait, backed: false });
+    let place = wait.map(|wait| Position { ticket: now, wait, backed: false });
     Bid { ask: ask.clone(), round: Round(1), token: Token::new(now).unwrap(), place }
 }
 
@@ -49,7 +50,7 @@ async fn refused(scene: &mut Scene, call: &Call) -> String {
 
 /// What is left of a request's lease, by the node's clock.
 async fn left(scene: &mut Scene, ask: &Ask) -> Duration {
-    let seen = scene.run(moves::inspect(std::slice::from_ref(&ask.lock)).by_sha()).await;
+    let seen = scene.run(script_calls::inspect(std::slice::from_ref(&ask.lock)).by_sha()).await;
     let (now, states) = record::states(&seen).unwrap();
     let hold = states[0].hold.as_ref().expect("held");
     Duration::from_micros(hold.expires.0 - now.0)
@@ -62,7 +63,7 @@ async fn no_lease_at_a_node_is_longer_than_was_agreed_on() {
     let mut scene = Scene::new().await;
     let one = agreed(None, SECOND);
     let propose = |ask: &Arc<Ask>, agreed: &Agreed| {
-        moves::propose(
+        script_calls::propose(
             &bid(ask, Clock::system().wall_micros(), None),
             "via-1",
             Duration::ZERO,
@@ -75,16 +76,16 @@ async fn no_lease_at_a_node_is_longer_than_was_agreed_on() {
     let (vote, _) = replies::vote(&taken, "").unwrap();
     let Vote::Granted { generation, .. } = vote else { panic!("{vote:?}") };
     let due = [NodeDue { key: held.key(), generation: Some(generation), ttl: LONG }];
-    scene.run(moves::renew(&due, &one).by_sha()).await;
+    scene.run(script_calls::renew(&due, &one).by_sha()).await;
     assert!(left(&mut scene, &held).await <= SECOND);
     let healing = [Heal { ask: ask("b", LONG), round: Round(1), token: Token::new(7).unwrap() }];
-    scene.run(moves::heal(&healing, "via-1", Duration::ZERO, &one).by_sha()).await;
+    scene.run(script_calls::heal(&healing, "via-1", Duration::ZERO, &one).by_sha()).await;
     assert!(left(&mut scene, &healing[0].ask).await <= SECOND);
     let other = agreed(Some("rl:epoch"), 2 * SECOND);
     for call in [
         propose(&held, &other),
-        moves::renew(&due, &other),
-        moves::heal(&healing, "via-1", Duration::ZERO, &other),
+        script_calls::renew(&due, &other),
+        script_calls::heal(&healing, "via-1", Duration::ZERO, &other),
     ] {
         assert_eq!(refused(&mut scene, &call).await, "DLMAX", "{}", call.script.name);
     }
@@ -130,7 +131,7 @@ async fn a_crowd_that_is_over_is_dropped_in_steps() {
     let lock = std::slice::from_ref(&holder.lock);
     let now = Clock::system().wall_micros();
     let propose = |ask: &Arc<Ask>, wait| {
-        moves::propose(&bid(ask, now, wait), "via-1", Duration::ZERO, &Agreed::NONE)
+        script_calls::propose(&bid(ask, now, wait), "via-1", Duration::ZERO, &Agreed::NONE)
     };
     scene.step(now, propose(&holder, None), lock).await;
     for _ in 0..CROWD {
@@ -143,7 +144,7 @@ async fn a_crowd_that_is_over_is_dropped_in_steps() {
     let due = [NodeDue { key: holder.key(), generation: None, ttl: LONG }];
     let mut lengths = Vec::new();
     for _ in 0..3 {
-        let renew = moves::renew(&due, &Agreed::NONE);
+        let renew = script_calls::renew(&due, &Agreed::NONE);
         let (_, seen) = scene.step(now + 2_000_000, renew, lock).await;
         lengths.push(seen[0].line.len() as u64);
     }

@@ -9,8 +9,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, Connection, Value};
 
 use super::super::scripts::{SCRIPTS, Scripts, Source};
-use super::super::{moves, record};
-use crate::call::{Call, Script};
+use super::super::{record, script_calls};
+use crate::connection::{Call, Script};
 
 /// The scripts in held time.
 static HELD: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(Source::Key));
@@ -60,7 +60,7 @@ impl Scene {
         let mut pipe = redis::pipe();
         pipe.cmd("SET").arg("dl:clock").arg(now).arg("EX").arg(10_000).ignore();
         pipe.add_command(held(call).by_sha());
-        pipe.add_command(held(moves::inspect(locks)).by_sha());
+        pipe.add_command(held(script_calls::inspect(locks)).by_sha());
         pipe.cmd("EVAL").arg(FOR_EVER).arg(0);
         let (reply, seen, eternal): (Value, Value, Vec<String>) =
             pipe.query_async(&mut self.link).await.unwrap();

@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+-- Takes a plain lock away from the holder that was seen, at this node.
 -- KEYS 1 the recipe's key, 2 what we know of the holder    ARGV 1 token, or '' for a holder that another program made, 2 'n' now or 'r' revoke, 3 max_ttl (ms)
 local call = redis.call
 local held = call('GET', KEYS[1])

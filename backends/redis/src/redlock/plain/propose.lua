@@ -1,4 +1,4 @@
-#!lua
+-- Takes the lock of the plain recipe at this node.
 -- KEYS 1 the recipe's key, 2 what we know of the holder
 -- ARGV 1 req 2 round 3 ttl (ms) 4 owner 5 label 6 token 7 min_hold (us) 8 the marker's key or '' 9 max_ttl (us)
 @AGREED(8)

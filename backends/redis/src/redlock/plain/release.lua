@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+-- Gives a plain lock back, or undoes a request, at this node.
 -- KEYS 1 the recipe's key, 2 what we know of the holder
 -- ARGV 1 req 2 'r' release, or the last round to cancel
 -- Compare and delete.

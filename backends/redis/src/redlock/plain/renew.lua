@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+-- Extends the leases of plain locks at this node.
 -- KEYS two for each; ARGV the marker's key or '', max_ttl (us), one for scripts with a memory, then for each: req, round or '' for
 -- any, ttl (ms)
 @AGREED(1)

@@ -1,3 +1,4 @@
+-- Writes the agreed token into a granted hold.
 -- KEYS H    ARGV 1 req 2 round 3 generation 4 token
 open(KEYS[1], call('GET', KEYS[1]))
 drop_ended()

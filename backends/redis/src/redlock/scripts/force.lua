@@ -1,7 +1,8 @@
+-- Takes a lock away from its holder at this node.
 -- KEYS H    ARGV 1 token or '' for any, 2 'n' now or 'r' revoke
 open(KEYS[1], call('GET', KEYS[1]))
 drop_ended()
-line_up()
+enqueue_hold()
 local meant = hold and (ARGV[1] == '' or hold.token == tonumber(ARGV[1]))
 if meant then
   local req, from = hold.req, now
@@ -12,10 +13,10 @@ if meant then
   else
     -- Nobody believes in a hold that was released.
     hold = nil
-    call_next(req)
+    wake_next(req)
   end
   leave(req)
-  spend(req, ALL, CANCELLED, from)
+  remember(req, ALL, CANCELLED, from)
 end
 close()
 return meant and 1 or 0

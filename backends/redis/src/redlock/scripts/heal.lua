@@ -1,3 +1,4 @@
+-- Gives this node a hold that a majority granted and this node lacks.
 -- KEYS H of each    ARGV 1 quarantine left, 2 the marker's key or '', 3 max_ttl, 4 how long to remember; then for each: req, round, ttl, min_hold, token, who
 @AGREED(2)
 local left, max = tonumber(ARGV[1]), tonumber(ARGV[3])
@@ -23,7 +24,7 @@ local answers = {}
 for i, key in ipairs(KEYS) do
   open(key, call('GET', key))
   drop_ended()
-  line_up()
+  enqueue_hold()
   answers[i] = heal(i * 6 - 1)
   close()
 end

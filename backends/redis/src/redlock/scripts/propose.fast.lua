@@ -8,9 +8,9 @@ local call, pack, unpack = redis.call, struct.pack, struct.unpack
 --@now
 local value = call('GET', KEYS[1])
 if ARGV[7] == '0' then
-  local version, hi, gen, queued, line_kept, stones, kept, turn, turned, has, pos = 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  local version, hi, gen, queued, queue_kept, stones, kept, turn, turned, has, pos = 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
   if value then
-    version, hi, gen, queued, line_kept, stones, kept, turn, turned, has, pos = unpack('<BddI4dddBI4B', value)
+    version, hi, gen, queued, queue_kept, stones, kept, turn, turned, has, pos = unpack('<BddI4dddBI4B', value)
     -- The hold of before may just have expired.
     if has == 1 then
       local _, _, _, _, _, _, expires, _, _, _, placed, _, deadline = unpack('<c16ddBddddBBBdd', value, pos)
@@ -31,7 +31,7 @@ if ARGV[7] == '0' then
     local need = math.max(now + ttl, hi, stones) + ARGV[16]
     local fresh = kept < need
     if fresh then kept = need + ARGV[16] / 24 end
-    value = pack('<BddI4dddBI4Bc16ddBddddBBBddBHc0', 1, hi, gen, 0, line_kept, stones, kept, turn, turned, 1,
+    value = pack('<BddI4dddBI4Bc16ddBddddBBBddBHc0', 1, hi, gen, 0, queue_kept, stones, kept, turn, turned, 1,
       ARGV[1], tonumber(ARGV[2]), token, accepted, base, now, now + ttl, tonumber(ARGV[4]), 0, 0, placed, ticket,
       deadline, backed, #ARGV[6], ARGV[6])
     if fresh then

@@ -1,9 +1,10 @@
+-- What release.fast.lua left undecided: the full rules. KEYS, ARGV and variables as there.
 local req = ARGV[1]
 open(KEYS[1], value)
 drop_ended()
-line_up()
+enqueue_hold()
 local how, from = CANCELLED, now
-local _, upto, ended = spent(req)
+local _, upto, ended = how_ended(req)
 if hold and hold.req == req then
   if hold.phase ~= REVOKED then
     how = RELEASED
@@ -20,7 +21,7 @@ end
 leave(req)
 local freed = hold and hold.req == req and hold.phase ~= LINGERING
 if freed then hold = nil end
-spend(req, ALL, how, from)
-if freed then call_next(req) end
+remember(req, ALL, how, from)
+if freed then wake_next(req) end
 close()
 return how == RELEASED and 1 or 0

@@ -1,3 +1,4 @@
+-- Extends the leases of many holds at this node.
 -- KEYS H of each    ARGV 1 the marker's key or '', 2 max_ttl, 3 how long to remember; then for each: req,
 -- generation or '', ttl
 @AGREED(1)
@@ -10,7 +11,7 @@ local function renew(at)
   if hold.phase ~= HELD then return {0} end
   if meant and meant ~= gen or not meant and hold.healed == 1 then return {0} end
   hold.expires = math.max(hold.expires, now + math.min(ARGV[at + 2], max))
-  -- Who quotes its generation has counted it.
+  -- A renewal that names the generation has counted this node in its majority: the heal is settled.
   if meant then hold.healed = 0 end
   return {1, gen, hold.expires - now, hold.token, waiters(req)}
 end

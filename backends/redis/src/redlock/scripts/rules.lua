@@ -1,11 +1,11 @@
 -- The rules of one node: the translation of NodeState::step, function by function.
 --
--- The record (H) is one string: version, highest token, generation, number in line, line kept
+-- The record (H) is one string: version, highest token, generation, number in the queue, queue kept
 -- until, tombstones until, record kept until, which of the two tombstone hashes is written and how
 -- many it has got, whether there is a hold; then the hold (req, round, token or 0, accepted, base,
 -- granted, expires, min_hold, phase, healed, place, who). Who is owner, via, label. The place is the
--- hold's own in an otherwise empty line: it is written to the line when somebody else comes.
--- Beside it: the line by ticket (:l) and of it those who keep others out (:b); their deadlines (:d,
+-- hold's own in an otherwise empty queue: it is written to the queue when somebody else comes.
+-- Beside it: the queue by ticket (:l) and of it those who keep others out (:b); their deadlines (:d,
 -- and :e of those who keep others out); who they are (:w, since and who); tombstones (:z0, :z1).
 -- The names are made from H: a node of a quorum is never one of a cluster. Times are microseconds.
 local HELD, LINGERING, REVOKED = 0, 1, 2
@@ -14,17 +14,17 @@ local SECOND, MINUTE = 1000000, 60000000
 local ALL = 9007199254740991
 local STONES = 2048
 local STEP = 1000
-local H, v, hi, gen, queued, line_kept, stones, kept, turn, turned, hold
+local H, v, hi, gen, queued, queue_kept, stones, kept, turn, turned, hold
 
 local function open(key, value)
   H, v = key, value
-  hi, gen, queued, line_kept, stones, kept, turn, turned, hold = 0, 0, 0, 0, 0, 0, 0, 0, nil
+  hi, gen, queued, queue_kept, stones, kept, turn, turned, hold = 0, 0, 0, 0, 0, 0, 0, 0, nil
   if not v then return end
   if string.byte(v) ~= 1 then
     error(redis.error_reply('DLLAYOUT ' .. H .. ' was written by a newer distlock'))
   end
   local _, has, pos
-  _, hi, gen, queued, line_kept, stones, kept, turn, turned, has, pos = unpack('<BddI4dddBI4B', v)
+  _, hi, gen, queued, queue_kept, stones, kept, turn, turned, has, pos = unpack('<BddI4dddBI4B', v)
   if has == 0 then return end
   hold = {}
   hold.req, hold.round, hold.token, hold.accepted, hold.base, hold.granted, hold.expires, hold.min,
@@ -48,7 +48,7 @@ local function close()
   end
   local fresh = kept < need + keep
   if fresh then kept = need + keep + keep / 24 end
-  local s = pack('<BddI4dddBI4B', 1, hi, gen, queued, line_kept, stones, kept, turn, turned, has) .. tail
+  local s = pack('<BddI4dddBI4B', 1, hi, gen, queued, queue_kept, stones, kept, turn, turned, has) .. tail
   if fresh then
     call('SET', H, s, 'PXAT', (kept - kept % 1000) / 1000)
   elseif s ~= v then
@@ -66,7 +66,7 @@ local function tell(kind, req, who)
   if channel ~= '' then call('PUBLISH', channel, kind .. req .. H) end
 end
 
-local function no_line()
+local function no_queue()
   call('DEL', H .. ':l', H .. ':b', H .. ':d', H .. ':e', H .. ':w')
   queued = 0
 end
@@ -81,9 +81,9 @@ local function leave(req)
   return true
 end
 
-local function keep_line(till)
-  if till > line_kept then line_kept = till + 10 * SECOND end
-  local at = (line_kept - line_kept % 1000) / 1000
+local function keep_queue(till)
+  if till > queue_kept then queue_kept = till + 10 * SECOND end
+  local at = (queue_kept - queue_kept % 1000) / 1000
   for _, part in ipairs({':l', ':b', ':d', ':e', ':w'}) do call('PEXPIREAT', H .. part, at) end
 end
 
@@ -103,11 +103,11 @@ local function join(req, who, ticket, deadline, backed, since)
   call('HSET', H .. ':w', req, pack('<d', since) .. who)
   if backed then back(req, ticket, deadline, true) end
   queued = queued + 1
-  keep_line(deadline)
+  keep_queue(deadline)
 end
 
--- Writes the hold's own place to the line.
-local function line_up()
+-- Writes the hold's own place to the queue.
+local function enqueue_hold()
   if not hold or hold.placed == 0 then return end
   hold.placed = 0
   if hold.deadline > now then
@@ -117,17 +117,17 @@ end
 
 local function drop_ended()
   if hold and hold.expires <= now then
-    line_up()
+    enqueue_hold()
     hold = nil
   end
   if queued == 0 then return end
   -- Every deadline in it is past, or somebody deleted some of our keys: begin anew.
-  if line_kept <= now or call('ZCARD', H .. ':l') ~= queued then return no_line() end
+  if queue_kept <= now or call('ZCARD', H .. ':l') ~= queued then return no_queue() end
   -- So many at a time: the rest are dropped by the next moves, and none of them asks for itself.
   for _, req in ipairs(call('ZRANGEBYSCORE', H .. ':d', '-inf', now, 'LIMIT', 0, STEP)) do leave(req) end
 end
 
--- Puts a request in line, hears of one that is there, or takes it out. True when it is there.
+-- Puts a request in the queue, hears of one that is there, or takes it out. True when it is there.
 local function take_place(req, who, ticket, wait, backed, window)
   local old = queued > 0 and call('ZSCORE', H .. ':l', req)
   if not ticket then
@@ -138,7 +138,7 @@ local function take_place(req, who, ticket, wait, backed, window)
   if old and tonumber(old) == ticket then
     call('ZADD', H .. ':d', deadline, req)
     back(req, ticket, deadline, backed)
-    if backed or deadline > line_kept then keep_line(deadline) end
+    if backed or deadline > queue_kept then keep_queue(deadline) end
     return true
   end
   -- A ticket is a moment: one from long ago, or from the future, is not believed.
@@ -173,8 +173,8 @@ local function ahead(req)
   return his and his < mine and mine - 1 or mine
 end
 
--- Tells the head of the line, and the first that keeps others out if that is another one.
-local function call_next(by)
+-- Tells the head of the queue, and the first that keeps others out if that is another one.
+local function wake_next(by)
   if queued == 0 then return end
   local head = call('ZRANGE', H .. ':l', 0, 0)[1]
   local first = call('ZRANGE', H .. ':b', 0, 0)[1]
@@ -185,7 +185,7 @@ local function call_next(by)
 end
 
 -- Until when, up to which round, and how a request has ended.
-local function spent(req)
+local function how_ended(req)
   if stones <= now then return end
   local s = call('HGET', H .. ':z' .. turn, req) or call('HGET', H .. ':z' .. (1 - turn), req)
   if not s then return end
@@ -195,9 +195,9 @@ end
 
 -- Remembers that rounds have ended. How a whole request ended first stays. When one hash is full
 -- the other one, which is older, makes room.
-local function spend(req, upto, how, from)
+local function remember(req, upto, how, from)
   local till = from + MINUTE
-  local old_till, old_upto, old_how = spent(req)
+  local old_till, old_upto, old_how = how_ended(req)
   if old_till then
     till = math.max(till, old_till)
     if old_upto >= upto then upto, how = old_upto, old_how end
@@ -217,10 +217,10 @@ local function granted()
   return {1, now, hold.accepted, hold.base, gen, hold.expires - now, waiters(hold.req)}
 end
 
--- What a round finds that this node knows already: spent, or the same grant. An earlier round of
+-- What a round finds that this node knows already: that it has ended, or the same grant. An earlier round of
 -- the same request is over when a later one comes.
 local function again(req, round)
-  local _, upto = spent(req)
+  local _, upto = how_ended(req)
   if upto and round <= upto then return {4, now} end
   if not hold or hold.req ~= req then return end
   if hold.phase ~= HELD or hold.round > round then return {4, now} end
@@ -236,8 +236,8 @@ local function take(req, round, token, accepted, base, ttl, min, healed, who)
   return granted()
 end
 
-local function busy(in_line, ahead)
-  local answer = {2, now, in_line and 1 or 0, ahead or -1, -1}
+local function busy(in_queue, ahead)
+  local answer = {2, now, in_queue and 1 or 0, ahead or -1, -1}
   if not hold then
     local last = queued > 0 and call('ZRANGE', H .. ':e', -1, -1, 'WITHSCORES')
     if last and last[2] then answer[5] = math.max(0, tonumber(last[2]) - now) end

@@ -1,4 +1,4 @@
--- Who is let in: by compatibility, by turn, and by being within earshot.
+-- Promotes waiters: compatible mode, queue order, and a channel with a subscriber.
 -- The hold that lets a claim in as a re-entry.
 local function joins(c)
   return #s.holds > 0 and index().held[crowd(c)]
@@ -29,12 +29,12 @@ local function grant(req, c, phase, till, since, deadline)
 end
 
 -- Whether nobody listens to a channel if PUBLISH counts nobody: to all ('1'), to none ('0'), or to
--- those with this ending, because in a cluster it counts only who listens at this server.
+-- those with this ending, because in a cluster it counts the listeners at this server only.
 local function counted(via)
   return s.trusted == '1' or s.trusted ~= '0' and string.sub(via, -#s.trusted) == s.trusted
 end
 
--- Whether a promoted waiter hears of it. The one who asks learns it from the answer.
+-- Whether a promoted waiter hears of it. The request that asks learns it from the answer.
 local function reached(req, via)
   if req == s.own or via == '' then return true end
   if s.silent[via] then return false end
@@ -43,8 +43,8 @@ local function reached(req, via)
   return false
 end
 
--- The first in line whose owner holds the lock already. Who holds it does not change while waiters
--- are promoted: `p` has how many of them there are, and how many of the line were looked at.
+-- The first in the queue whose owner holds the lock already. Who holds it does not change while waiters
+-- are promoted: `p` has how many of them there are, and how many of the queue were looked at.
 local function first_again(p)
   if not p.owners then
     p.owners, p.n, p.from = {}, 0, 0
@@ -54,8 +54,8 @@ local function first_again(p)
       p.n = p.n + n
     end
   end
-  while p.n > 0 and p.from < s.queued - s.deaf do
-    local some = call('ZRANGE', s.Q, p.from, math.min(p.from + 100, s.queued - s.deaf) - 1)
+  while p.n > 0 and p.from < s.queued - s.unreachable do
+    local some = call('ZRANGE', s.Q, p.from, math.min(p.from + 100, s.queued - s.unreachable) - 1)
     if #some == 0 then return end
     for _, req in ipairs(some) do
       local blob = call('HGET', s.W, req)
@@ -69,25 +69,25 @@ local function first_again(p)
   end
 end
 
-local function first_in_line()
+local function first_in_queue()
   if s.delay > now then return end
   if #s.holds > 0 and index().exclusive then return end
   local head = call('ZRANGE', s.Q, 0, 0, 'WITHSCORES')
   local req = head[1]
   local blob = req and call('HGET', s.W, req)
-  if not blob then return no_line() end -- somebody deleted some of our keys: begin anew
+  if not blob then return no_queue() end -- somebody deleted some of our keys: begin anew
   local c = claim(blob)
   if fits(c.mode) then return req, c, tonumber(head[2]) end
 end
 
--- Grants the head while it fits. A waiter who cannot be told keeps its place, passed over until it
+-- Grants the head while it fits. A waiter that cannot be told keeps its place, passed over until it
 -- is heard of; its tokens are used up, as if it had held for a moment.
 local function promote()
   local p = {}
   for _ = 1, @STEP do
-    if s.queued == s.deaf then return end
+    if s.queued == s.unreachable then return end
     local req, c, since = first_again(p)
-    if not req then req, c, since = first_in_line() end
+    if not req then req, c, since = first_in_queue() end
     if not req then return end
     local deadline = tonumber(call('ZSCORE', s.D, req) or 0)
     if deadline <= now then
@@ -97,9 +97,9 @@ local function promote()
       grant(req, c, @CLAIMED, now + math.min(@CLAIM, c.ttl), since, deadline)
     else
       tokens_for(c)
-      call('ZADD', s.Q, since + @DEAF, req)
+      call('ZADD', s.Q, since + @UNREACHABLE, req)
       less(crowd(c))
-      s.deaf = s.deaf + 1
+      s.unreachable = s.unreachable + 1
     end
   end
   s.soonest = 0 -- so that the next move goes on
