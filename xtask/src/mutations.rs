@@ -824,6 +824,15 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         test: "sentinel_who_followed_a_sentinel_that_was_cut_off_leaves",
     },
     Mutation {
+        name: "redis: the address of a primary from SENTINEL MASTER",
+        file: "backends/redis/src/primary.rs",
+        old: "let address = address(ask(\"GET-MASTER-ADDR-BY-NAME\").await?);",
+        new: "let told: Vec<(String, Value)> = redis::from_redis_value(ask(\"MASTER\").await?).unwrap_or_default();\n        let address = address(Value::Array(vec![told[1].1.clone(), told[2].1.clone()]));",
+        package: "distlock-redis",
+        target: "replicated",
+        test: "sentinel_a_failover_whose_replicas_are_not_moved_yet_names_one_primary",
+    },
+    Mutation {
         name: "redis: a lease longer than the agreed max_ttl",
         file: "backends/redis/src/scripts/renew.fast.lua",
         old: "math.min(ARGV[2 * i + 4], max)",

@@ -84,12 +84,20 @@ impl Watched {
 
     /// Where the primary is, with what the sentinel at the other end of a connection says now.
     pub(crate) async fn named(&self, wire: &Connection, clock: &Clock) -> Option<Address> {
-        let word = word(self.master(wire).await.ok()?)?;
+        let word = self.word(wire).await.ok()??;
         Some(self.learn(word, clock.now()))
     }
 
-    async fn master(&self, wire: &Connection) -> Result<Value, Fault> {
-        wire.send(redis::cmd("SENTINEL").arg("MASTER").arg(&self.name)).await
+    /// What the sentinel at the other end of a connection says; `None` when it names no primary.
+    ///
+    /// `SENTINEL MASTER` alone is not enough: while the leader of a failover moves the replicas, it
+    /// answers with the new epoch and the old address. The epoch is read first, so that it is never
+    /// newer than the address.
+    async fn word(&self, wire: &Connection) -> Result<Option<Word>, Fault> {
+        let ask = async |what| wire.send(redis::cmd("SENTINEL").arg(what).arg(&self.name)).await;
+        let Some(epoch) = config_epoch(ask("MASTER").await?) else { return Ok(None) };
+        let address = address(ask("GET-MASTER-ADDR-BY-NAME").await?);
+        Ok(address.map(|address| Word { epoch, address }))
     }
 }
 
@@ -178,19 +186,24 @@ async fn ask(
     let address = &watched.sentinels[i];
     // Half the time: one that does not answer must leave time for the primary itself.
     let wire = Connection::open(address, &watched.credentials, clock, timeout / 2, None).await?;
-    match watched.master(&wire).await {
-        Ok(answer) => Ok(word(answer)),
+    match watched.word(&wire).await {
+        Ok(word) => Ok(word),
         Err(fault) if fault.told().message().contains("No such master") => Ok(None),
         Err(fault) => Err(fault.told().store(format!("sentinel at {address}"))),
     }
 }
 
-fn word(answer: Value) -> Option<Word> {
+/// Counts the failovers that a sentinel knows of, by its answer to `SENTINEL MASTER`.
+fn config_epoch(answer: Value) -> Option<u64> {
     let pairs: Vec<(String, String)> = redis::from_redis_value(answer).ok()?;
-    let get = |key: &str| pairs.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
-    let (host, port) = (get("ip")?.to_owned(), get("port")?.parse().ok()?);
-    let epoch = get("config-epoch").and_then(|e| e.parse().ok()).unwrap_or(0);
-    Some(Word { epoch, address: Address::Tcp { host, port } })
+    let epoch = pairs.into_iter().find(|(key, _)| key == "config-epoch");
+    Some(epoch.and_then(|(_, epoch)| epoch.parse().ok()).unwrap_or(0))
+}
+
+/// The answer to `SENTINEL GET-MASTER-ADDR-BY-NAME`.
+fn address(answer: Value) -> Option<Address> {
+    let (host, port): (String, u16) = redis::from_redis_value(answer).ok()?;
+    Some(Address::Tcp { host, port })
 }
 
 #[cfg(test)]

@@ -39,7 +39,11 @@ fn hosts(addrs: &[SocketAddr]) -> String {
 }
 
 pub(crate) fn sentinel_url(set: &Sentinels, query: &str) -> String {
-    format!("redis+sentinel://{}/{}?{query}", hosts(&set.addrs()), Sentinels::SERVICE)
+    sentinel_url_at(&set.addrs(), query)
+}
+
+pub(crate) fn sentinel_url_at(sentinels: &[SocketAddr], query: &str) -> String {
+    format!("redis+sentinel://{}/{}?{query}", hosts(sentinels), Sentinels::SERVICE)
 }
 
 pub(crate) fn cluster_url(cluster: &Cluster, query: &str) -> String {

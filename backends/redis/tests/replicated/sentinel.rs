@@ -11,6 +11,9 @@ pub(crate) const TRIALS: Trials = &[
     ("sentinel_troubles_are_told_or_overcome", || play(troubles())),
     ("sentinel_one_connection_to_one_sentinel_is_enough", || play(followed())),
     ("sentinel_who_followed_a_sentinel_that_was_cut_off_leaves", || play(misled())),
+    ("sentinel_a_failover_whose_replicas_are_not_moved_yet_names_one_primary", || {
+        play(unfinished())
+    }),
 ];
 
 const TTL: Duration = Duration::from_secs(10);
@@ -130,5 +133,44 @@ async fn misled() -> Result<(), Error> {
         seen
     };
     within(Duration::from_secs(15), "it uses the right primary", until("it moved", there)).await;
+    Ok(())
+}
+
+/// The leader of a failover that has promoted a replica and not moved the others yet: `SENTINEL MASTER`
+/// there answers with the old address and the new epoch.
+async fn unfinished() -> Result<(), Error> {
+    let set = Sentinels::start().await?;
+    let (old, leader) = (set.nodes()[0].addr(), &set.sentinels()[0]);
+    // Not promoted, and not to be moved either.
+    let silent = &set.nodes()[2];
+    set.ask(silent, &["CONFIG", "SET", "replica-priority", "0"]).await.expect("an answer");
+    until("every sentinel knows of the priority", async || {
+        let mut known = true;
+        for at in set.addrs() {
+            let told = raw(at, &["SENTINEL", "REPLICAS", Sentinels::SERVICE]).await;
+            known &= told.is_ok_and(|told| told.to_string().contains("slave-priority 0"));
+        }
+        known
+    })
+    .await;
+    silent.pause();
+    let told = raw(leader.addr(), &["SENTINEL", "FAILOVER", Sentinels::SERVICE]).await;
+    assert_eq!(told.expect("an answer").to_string(), "OK");
+    let new = set.failed_over(old).await?.addr();
+    // A sentinel that stood still goes no further with a failover for half a minute.
+    leader.pause();
+    Clock::system().sleep(Duration::from_millis(2500)).await;
+    leader.resume();
+    let told = raw(leader.addr(), &["SENTINEL", "MASTER", Sentinels::SERVICE]).await;
+    let told = told.expect("an answer").to_string();
+    assert!(told.contains(&old.port().to_string()), "it was to be under way: {told}");
+    let by_all = connect(&sentinel_url(&set, "quarantine=off")).await?;
+    let by_leader = connect(&sentinel_url_at(&[leader.addr()], "quarantine=off")).await?;
+    for (client, name) in [(by_all, "all"), (by_leader, "leader")] {
+        let guard = take(&client, name, TTL).await?;
+        let keys = raw(new, &["KEYS", &format!("*{name}*")]).await.expect("an answer");
+        assert!(!keys.list().is_empty(), "{name} is locked at another server than the primary");
+        give_back(guard).await?;
+    }
     Ok(())
 }
