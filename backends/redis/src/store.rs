@@ -59,7 +59,7 @@ impl Redis {
         Ok(Self { capability, router, contention })
     }
 
-    /// With others, if that makes sense and was enough.
+    /// In a batch, unless the lock missed in one a moment ago; `None` when it is to be sent alone.
     async fn combined(
         &self,
         link: &Arc<CheckedConnection>,
@@ -71,7 +71,10 @@ impl Redis {
         }
         match batcher::combine(link, self.router.clock(), Keys::of(lock), item).await {
             Combined::Done(n) => Ok(Some(n)),
-            Combined::Alone => Ok(None),
+            Combined::Alone => {
+                self.contention.note(lock);
+                Ok(None)
+            }
             Combined::Failed(fault) => {
                 self.router.judge(link, &fault);
                 Err(fault.told())
@@ -91,12 +94,7 @@ impl Redis {
                 return Ok(Reply::Granted { token, block, remaining, waiters: 0, floor });
             }
         }
-        let reply = self.acquire_alone(ask, wait).await?;
-        match &reply {
-            Reply::Waiting { .. } | Reply::Busy { .. } => self.contention.note(&ask.lock),
-            reply => self.contention.hear(&ask.lock, reply),
-        }
-        Ok(reply)
+        self.acquire_alone(ask, wait).await
     }
 
     async fn acquire_alone(&self, ask: &Ask, wait: Option<Duration>) -> Result<Reply, Error> {
