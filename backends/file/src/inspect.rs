@@ -1,5 +1,6 @@
 //! Listing locks by reading alone: no lock is taken, so nobody's try fails because somebody looks.
 
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
@@ -59,6 +60,7 @@ impl Looker {
             .map(|h| HoldInfo {
                 req: h.req,
                 holder: h.seen(now.as_micros(), left),
+                tokens: NonZeroU32::MIN,
                 mode: Mode::Exclusive,
                 lingering: h.phase == Phase::Lingering,
                 revoked: false,

@@ -1,5 +1,6 @@
 //! The value of a lock's item: its holder, as JSON with a version.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_core::state::Left;
@@ -140,6 +141,7 @@ impl Record {
         let hold = |req: &ReqId| HoldInfo {
             req: *req,
             holder: self.holder(wall, left),
+            tokens: NonZeroU32::MIN,
             mode: Mode::Exclusive,
             lingering: self.phase == Phase::Lingering,
             revoked: self.phase == Phase::Revoked,

@@ -11,6 +11,7 @@
 //!    One more connection for all locks notices at once when the server goes, and has them all
 //!    looked at.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -232,7 +233,8 @@ fn lock_info(row: &MySqlRow, space: &Namespace) -> Result<LockInfo, sqlx::Error>
         left: Some(claim.ttl),
     };
     let (req, mode) = (claim.req, claim.mode);
-    let hold = HoldInfo { req, holder, mode, lingering: false, revoked: false };
+    let tokens = NonZeroU32::MIN;
+    let hold = HoldInfo { req, holder, tokens, mode, lingering: false, revoked: false };
     let name = name.map_err(|e| sqlx::Error::Decode(e.into()))?;
     let lock = FullName { space: space.clone(), name };
     Ok(LockInfo { lock, holds: vec![hold], waiters: Vec::new() })

@@ -1,5 +1,6 @@
 //! Session locks for operators: lists holders and waiters, ends a session, sweeps rows of dead ones.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_core::{
@@ -92,7 +93,8 @@ fn hold(row: &PgRow) -> Result<HoldInfo, Error> {
     // At most: it counts from the holder's last sign of life.
     let left = Some(Duration::from_micros(number(row, "ttl")?));
     let holder = Holder { label, owner, token, age, left };
-    Ok(HoldInfo { req, holder, mode: Mode::Exclusive, lingering: false, revoked: false })
+    let (tokens, mode) = (NonZeroU32::MIN, Mode::Exclusive);
+    Ok(HoldInfo { req, holder, tokens, mode, lingering: false, revoked: false })
 }
 
 fn waiter(row: &PgRow) -> Result<WaiterInfo, Error> {

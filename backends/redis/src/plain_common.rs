@@ -1,6 +1,7 @@
 //! What the plain recipe's two users share: one server (`plain.rs`) and a node of classic Redlock
 //! (`redlock/plain.rs`). The lock's key, and decoding of the holder from script replies.
 
+use std::num::NonZeroU32;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -81,6 +82,7 @@ fn view(lock: &FullName, answer: &Value) -> Result<Option<LockInfo>, Error> {
     let hold = HoldInfo {
         req,
         holder,
+        tokens: NonZeroU32::MIN,
         mode: Mode::Exclusive,
         lingering: value.ends_with(":released"),
         revoked: value.ends_with(":revoked"),

@@ -260,7 +260,8 @@ Examples:
   distlock break deploy                  its holder is told; free when its lease ends
   distlock break deploy --token 1754...  only if that is still the holder")]
 pub(crate) struct Break {
-    /// Only the holder with this token
+    /// Only the holder with this token; where a process hands a lock on among its tasks, any token of
+    /// its range takes the lock from whichever task has it
     #[arg(long, value_name = "T")]
     pub(crate) token: Option<Token>,
     /// Frees the lock at once: two holders are possible until the old lease ends

@@ -18,6 +18,7 @@ pub(crate) fn document(lock: &LockInfo) -> Value {
 fn hold(hold: &HoldInfo) -> Value {
     json!({
         "token": hold.holder.token,
+        "last_token": hold.tokens().last(),
         "label": hold.holder.label,
         "owner": hold.holder.owner,
         "mode": hold.mode,
@@ -51,6 +52,15 @@ pub(crate) fn state(hold: &HoldInfo) -> &'static str {
     }
 }
 
+/// The tokens that a hold may use, the first and the last.
+pub(crate) fn tokens(hold: &HoldInfo) -> String {
+    let tokens = hold.tokens();
+    match tokens.len().get() {
+        1 => tokens.first().to_string(),
+        _ => format!("{}–{}", tokens.first(), tokens.last()),
+    }
+}
+
 /// A name on one line, whatever it holds.
 pub(crate) fn plain(name: &str) -> String {
     let odd = |c: char| c.is_control() || c.is_whitespace() || c == '"';
@@ -73,7 +83,7 @@ pub(crate) fn table(locks: &[LockInfo]) -> String {
                 state(hold).to_owned(),
                 Human(hold.holder.age).to_string(),
                 hold.holder.left.map_or("-".to_owned(), |d| Human(d).to_string()),
-                hold.holder.token.to_string(),
+                tokens(hold),
                 waiting.clone(),
                 hold.holder.label.to_string(),
             ]);

@@ -1,11 +1,12 @@
 //! What an operator sees: who holds what, since when, and who waits.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FullName, Holder, Human, Label, Mode, Name, Namespace, Owner, ReqId};
+use crate::{FullName, Holder, Human, Label, Mode, Name, Namespace, Owner, ReqId, TokenRange};
 
 /// Which locks to list.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,12 +34,24 @@ pub struct HoldInfo {
     /// The holder, since when, until when.
     #[serde(flatten)]
     pub holder: Holder,
+    /// How many tokens it may use, from the holder's own on: several where a process hands the lock
+    /// on among its tasks.
+    pub tokens: NonZeroU32,
     /// The mode it is held in.
     pub mode: Mode,
     /// Released already, kept by its `min_hold`.
     pub lingering: bool,
     /// Taken away by an operator, ends with its lease.
     pub revoked: bool,
+}
+
+impl HoldInfo {
+    /// The tokens it may use. The store does not know which of them is in use just now.
+    #[must_use]
+    pub fn tokens(&self) -> TokenRange {
+        let first = self.holder.token;
+        TokenRange::new(first, self.tokens).unwrap_or(TokenRange::one(first))
+    }
 }
 
 /// A waiter, as an operator sees it.

@@ -89,6 +89,12 @@ impl TokenRange {
         self.first
     }
 
+    /// The last token.
+    #[must_use]
+    pub const fn last(self) -> Token {
+        Token(self.first.0 + (self.len.get() as u64 - 1))
+    }
+
     /// How many there are.
     #[must_use]
     pub const fn len(self) -> NonZeroU32 {
@@ -115,6 +121,7 @@ mod tests {
         assert!("x".parse::<Token>().is_err());
         let r = TokenRange::new(Token::new(5).unwrap(), NonZeroU32::new(3).unwrap()).unwrap();
         assert!(r.contains(Token::new(7).unwrap()) && !r.contains(Token::new(8).unwrap()));
+        assert_eq!(r.last().get(), 7);
         assert!(TokenRange::new(Token::MAX, NonZeroU32::new(2).unwrap()).is_err());
     }
 }

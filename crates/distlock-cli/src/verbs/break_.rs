@@ -3,7 +3,13 @@
 use distlock::{Force, Forced, HoldInfo, Human};
 use serde_json::json;
 
-use crate::{Done, Everywhere, Failure, Printer, Status, args::Break, store, view::plain, wait};
+use crate::{
+    Done, Everywhere, Failure, Printer, Status,
+    args::Break,
+    store,
+    view::{plain, tokens},
+    wait,
+};
 
 /// The verb: looks first, and takes it from the holder it saw, so that a lock that changed hands in
 /// between is left alone.
@@ -17,10 +23,10 @@ pub(crate) async fn break_(all: &Everywhere, args: &Break, printer: Printer) -> 
         printer.note(format!("nobody holds {name}: nothing to break"));
         return Ok(());
     }
-    let wanted = |h: &&HoldInfo| args.token.is_none_or(|t| t == h.holder.token);
+    let wanted = |h: &&HoldInfo| args.token.is_none_or(|t| h.tokens().contains(t));
     let chosen: Vec<&HoldInfo> = holds.iter().filter(wanted).collect();
     if let (Some(token), true) = (args.token, chosen.is_empty()) {
-        let now = holds[0].holder.token;
+        let now = tokens(&holds[0]);
         return Err(Failure::new(
             Status::NO,
             format!("{name} is not held with token {token}, but with {now}"),
@@ -38,18 +44,18 @@ pub(crate) async fn break_(all: &Everywhere, args: &Break, printer: Printer) -> 
             )
             .hint("look again with `distlock show`"));
         }
-        let left = hold.holder.left.unwrap_or_default();
+        let (left, of) = (hold.holder.left.unwrap_or_default(), tokens(hold));
         printer.data(
             || json!({ "name": args.name, "token": token, "now": args.now }),
             || match how {
                 Force::Now => format!(
-                    "freed {name} (token {token}, {}); its old holder may believe in it for {}: \
+                    "freed {name} (token {of}, {}); its old holder may believe in it for {}: \
                      two at once are possible until then",
                     hold.holder.label,
                     Human(left)
                 ),
                 Force::Revoke => format!(
-                    "revoked {name} (token {token}, {}); free when its holder lets go, at the \
+                    "revoked {name} (token {of}, {}); free when its holder lets go, at the \
                      latest in {}",
                     hold.holder.label,
                     Human(left)

@@ -3,7 +3,7 @@
 use distlock::{Human, LockInfo};
 use serde_json::json;
 
-use crate::view::{document, plain, state};
+use crate::view::{document, plain, state, tokens};
 use crate::{Done, Everywhere, Printer, args::Show, store, wait};
 
 /// The verb.
@@ -32,6 +32,9 @@ fn text(lock: &LockInfo) -> String {
             (false, false) => " by",
         };
         lines.push(format!("{name} is {}{by} {}", state(hold), hold.holder));
+        if hold.tokens().len().get() > 1 {
+            lines.push(format!("  handed on inside its process: tokens {}", tokens(hold)));
+        }
     }
     if lock.holds.is_empty() {
         lines.push(format!("{name} is free"));

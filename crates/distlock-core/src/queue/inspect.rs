@@ -1,5 +1,6 @@
 //! A queue for people: its holders, its waiters, and the place of a request.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::snapshot::{Entry, Snapshot, holders};
@@ -15,6 +16,7 @@ pub fn info(lock: &FullName, line: &Snapshot) -> Option<LockInfo> {
     let hold = |e: &Entry| HoldInfo {
         req: request(e),
         holder: holder(e),
+        tokens: NonZeroU32::MIN,
         mode: e.mode,
         lingering: e.lingering,
         revoked: e.revoked,

@@ -7,6 +7,7 @@
 //! 4. the queue: its place by ticket, and nobody gets past a backed ticket that is lower;
 //! 5. a grant reads the counter and writes the proposed token in the same step.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{
@@ -416,6 +417,7 @@ impl NodeHold {
         Some(HoldInfo {
             req: self.who.req,
             holder: self.seen_by_others(now)?,
+            tokens: NonZeroU32::MIN,
             mode: Mode::Exclusive,
             lingering: self.phase == NodePhase::Lingering,
             revoked: self.phase == NodePhase::Revoked,

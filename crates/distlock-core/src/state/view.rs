@@ -1,5 +1,7 @@
 //! The state as an operator sees it.
 
+use std::num::NonZeroU32;
+
 use super::{LockState, Micros, Phase};
 use crate::{FullName, HoldInfo, LockInfo, WaiterInfo};
 
@@ -21,6 +23,7 @@ impl LockState {
             .map(|h| HoldInfo {
                 req: h.claim.req,
                 holder: h.seen_by_others(now),
+                tokens: NonZeroU32::new(h.block).unwrap_or(NonZeroU32::MIN),
                 mode: h.claim.mode,
                 lingering: h.phase == Phase::Lingering,
                 revoked: h.phase == Phase::Revoked,
