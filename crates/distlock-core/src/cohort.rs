@@ -16,6 +16,7 @@
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -55,7 +56,11 @@ pub(crate) struct Terms {
 }
 
 /// The cohorts of one client, or none where locks are not handed over.
-pub(crate) struct Cohorts(Option<Mutex<Table>>);
+pub(crate) struct Cohorts {
+    table: Option<Mutex<Table>>,
+    /// A lease was parked once: only then is it worth looking for one.
+    lingers: AtomicBool,
+}
 
 type Table = HashMap<Terms, Arc<Cohort>>;
 
@@ -69,10 +74,13 @@ struct State {
     machine: Machine<Waiter>,
     /// The request at the store.
     request: Option<Arc<Request>>,
-    /// The hold that is offered.
+    /// The hold that is offered or parked.
     offer: Option<Arc<HoldRecord>>,
-    /// A task passes on offers that are not taken.
-    watched: bool,
+    /// How long the lease stays once its holder has released it and nobody wants it.
+    linger: Duration,
+    /// The task that passes on offers which are not taken, and gives back what is parked: its number,
+    /// and when it looks next.
+    watch: (u64, Option<BootInstant>),
 }
 
 /// A task that waits. Equal to itself alone.
@@ -117,16 +125,58 @@ pub(crate) struct Share {
 
 impl Cohorts {
     pub(crate) fn new(on: bool) -> Self {
-        Self(on.then(Mutex::default))
+        Self { table: on.then(Mutex::default), lingers: AtomicBool::new(false) }
     }
 
     pub(crate) fn are_on(&self) -> bool {
-        self.0.is_some()
+        self.table.is_some()
+    }
+
+    fn parking_table(&self) -> Option<MutexGuard<'_, Table>> {
+        let lingers = self.lingers.load(Ordering::Relaxed);
+        self.table.as_ref().filter(|_| lingers).map(Mutex::lock)
+    }
+
+    /// Takes a lease that is parked for such requests, without a call to the store.
+    pub(crate) fn take_parked(
+        &self,
+        client: &Arc<Client>,
+        terms: &Terms,
+        max_hold: Option<Duration>,
+        linger: Duration,
+    ) -> Option<Guard> {
+        let cohort = self.parking_table()?.get(terms)?.clone();
+        let mut state = cohort.state.lock();
+        let parked = state.offer.as_ref().filter(|_| state.machine.is_parked())?;
+        // What is not good for it is given back when the request comes to the cohort.
+        if !cohort.is_live(client, parked) || parked.check(Duration::ZERO).is_err() {
+            return None;
+        }
+        state.machine.take_parked();
+        state.linger = linger;
+        let hold = state.offer.take()?;
+        drop(state);
+        Some(cohort.begin(client, hold, max_hold))
+    }
+
+    /// Gives back what is parked of a lock: a request that cannot share it is about to be sent.
+    pub(crate) fn leave_parked(&self, client: &Arc<Client>, lock: &FullName) -> Option<Releasing> {
+        let of_lock =
+            |(terms, cohort): (&Terms, &Arc<Cohort>)| (terms.lock == *lock).then(|| cohort.clone());
+        let all: Vec<_> = self.parking_table()?.iter().filter_map(of_lock).collect();
+        all.into_iter().find_map(|cohort| {
+            let mut state = cohort.state.lock();
+            let Next::Leave(None) = state.machine.give_up() else { return None };
+            let hold = state.offer.take();
+            drop(state);
+            cohort.forget(client);
+            hold.map(|hold| cohort.releasing(client, hold))
+        })
     }
 
     /// Ends all waits and offers. What is held or offered is still on the schedule of renewals.
     pub(crate) fn close(&self) {
-        let Some(table) = &self.0 else { return };
+        let Some(table) = &self.table else { return };
         let all: Vec<_> = table.lock().drain().map(|(_, cohort)| cohort).collect();
         for cohort in all {
             let mut state = cohort.state.lock();
@@ -155,6 +205,18 @@ impl Share {
         }
         let now = client.backend.info().reading();
         if state.machine.waiters() == 0 {
+            if !state.linger.is_zero()
+                && state.machine.may_park(turn, cohort.is_live(client, hold))
+                && let Some(next) = client.renewer.hand_over(hold)
+            {
+                let until = now.boot.plus(state.linger);
+                state.machine.park(turn, until);
+                state.offer = Some(next);
+                drop(state);
+                client.cohorts.lingers.store(true, Ordering::Relaxed);
+                cohort.watch();
+                return true;
+            }
             let _ = state.machine.release(turn, now.boot, false);
             drop(state);
             cohort.forget(client);
@@ -200,11 +262,14 @@ impl Share {
 
     /// The store said how many wait for the lock elsewhere.
     pub(crate) fn heard(&self, waiters: u32, now: BootInstant) {
+        let Some(client) = self.cohort.client.upgrade() else { return };
+        let told = waiters == 0 && client.backend.tells_of_waiters();
         let mut state = self.cohort.state.lock();
-        match waiters {
-            0 if self.cohort.is_told() => state.machine.uncontended(self.turn),
-            _ => state.machine.contended(self.turn, now),
+        if told {
+            return state.machine.uncontended(self.turn);
         }
+        let next = state.machine.contended(self.turn, now);
+        drop(self.cohort.follow(&client, state, next));
     }
 }
 
@@ -213,11 +278,6 @@ fn block(machine: &Machine<Waiter>) -> NonZeroU32 {
 }
 
 impl Cohort {
-    /// Whether a store tells its holders just now that somebody waits.
-    fn is_told(&self) -> bool {
-        self.client.upgrade().is_some_and(|client| client.backend.tells_of_waiters())
-    }
-
     /// Whether a lease is good for a hand-over: half of it is left, so that the next holder has time
     /// for its work and the renewal has time for its retries.
     fn is_live(&self, client: &Client, hold: &HoldRecord) -> bool {
@@ -229,7 +289,7 @@ impl Cohort {
 
     /// Removes itself from the table when nobody needs it any more.
     fn forget(self: &Arc<Self>, client: &Client) {
-        let Some(table) = &client.cohorts.0 else { return };
+        let Some(table) = &client.cohorts.table else { return };
         let mut table = table.lock();
         if self.state.lock().machine.is_idle()
             && table.get(&self.terms).is_some_and(|found| Arc::ptr_eq(found, self))
@@ -254,11 +314,7 @@ impl Cohort {
             Next::Leave(ask) => {
                 let offer = state.offer.take();
                 drop(state);
-                let releasing = offer.map(|hold| {
-                    client.renewer.remove(&hold);
-                    let _ = hold.end();
-                    Releasing::new(client, hold)
-                });
+                let releasing = offer.map(|hold| self.releasing(client, hold));
                 self.send(client, ask, CONTENDED_BLOCK, 0, releasing);
             }
             Next::Cancel => {
@@ -270,6 +326,28 @@ impl Cohort {
             }
         }
         None
+    }
+
+    /// The release of a hold that nobody has.
+    fn releasing(&self, client: &Arc<Client>, hold: Arc<HoldRecord>) -> Releasing {
+        client.renewer.remove(&hold);
+        let _ = hold.end();
+        Releasing::new(client, hold)
+    }
+
+    /// A task has the hold from now on.
+    fn begin(
+        &self,
+        client: &Arc<Client>,
+        hold: Arc<HoldRecord>,
+        max_hold: Option<Duration>,
+    ) -> Guard {
+        hold.begin(max_hold);
+        if max_hold.is_some() {
+            client.renewer.look_again(&hold);
+        }
+        tracing::debug!(lock = %self.terms.lock, token = %hold.token, "granted");
+        Guard::new(client.clone(), hold)
     }
 
     /// Sends a release, if there is one, and then a request, if it is wanted.
@@ -403,7 +481,8 @@ impl Cohort {
     fn gone(self: &Arc<Self>, client: &Arc<Client>, turn: u64) {
         let mut state = self.state.lock();
         let block = block(&state.machine);
-        let ours = state.machine.holds(turn) || state.machine.offers(turn);
+        let ours =
+            state.machine.holds(turn) || state.machine.offers(turn) || state.machine.parks(turn);
         let ask = state.machine.gone(turn);
         let offer = if ours { state.offer.take() } else { None };
         drop(state);
@@ -419,32 +498,41 @@ impl Cohort {
         self.send(client, ask, block, 0, None);
     }
 
-    /// Passes offers on that nobody takes, as long as there are offers or waiters.
+    /// Passes offers on that nobody takes, and gives back what is parked, as long as there are offers,
+    /// waiters or a parked lease.
     fn watch(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        if state.watched || state.machine.offered_until().is_none() {
+        let (number, next) = state.watch;
+        let Some(until) = state.machine.kept_until() else { return };
+        if next.is_some_and(|next| next <= until) {
             return;
         }
-        state.watched = true;
+        // One that would look too late ends when it does.
+        let number = number + 1;
+        state.watch = (number, Some(until));
         drop(state);
         let (cohort, weak) = (self.clone(), self.client.clone());
         engine::spawn(async move {
             while let Some(client) = weak.upgrade() {
                 let clock = client.clock().clone();
                 cohort.pass_over(&client);
+                cohort.unpark(&client);
                 drop(client);
-                let Some(until) = cohort.look_again(clock.now()) else { return };
+                let Some(until) = cohort.look_again(number, clock.now()) else { return };
                 clock.sleep_until(until).await;
             }
         });
     }
 
-    /// When to look for an offer that is not taken; `None` ends the watch.
-    fn look_again(&self, now: BootInstant) -> Option<BootInstant> {
+    /// When to look for an offer that is not taken; `None` ends the watch of this number.
+    fn look_again(&self, number: u64, now: BootInstant) -> Option<BootInstant> {
         let mut state = self.state.lock();
+        if state.watch.0 != number {
+            return None;
+        }
         let waits = state.machine.waiters() > 0;
-        let until = state.machine.offered_until().or(waits.then(|| now.plus(UNTAKEN)));
-        state.watched = until.is_some();
+        let until = state.machine.kept_until().or(waits.then(|| now.plus(UNTAKEN)));
+        state.watch.1 = until;
         until
     }
 
@@ -455,6 +543,13 @@ impl Cohort {
         late.0.lock().passed_over = true;
         tracing::warn!(lock = %self.terms.lock, "its waiter is not polled");
         self.follow(client, state, next);
+    }
+
+    /// Gives the parked lease back when its time is over.
+    fn unpark(self: &Arc<Self>, client: &Arc<Client>) {
+        let mut state = self.state.lock();
+        let next = state.machine.unpark(client.clock().now());
+        drop(self.follow(client, state, next));
     }
 }
 
@@ -498,6 +593,7 @@ pub(crate) struct Wait {
     /// The request that this task polls.
     request: Option<Arc<Request>>,
     max_hold: Option<Duration>,
+    linger: Duration,
     until: BootInstant,
     timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     over: bool,
@@ -516,10 +612,11 @@ impl Wait {
         terms: Terms,
         until: BootInstant,
         max_hold: Option<Duration>,
+        linger: Duration,
     ) -> Result<Self, Error> {
         let waiter = Waiter(Arc::default());
         let timed = until != BootInstant::FAR;
-        let (cohort, request) = enter(client, terms, &waiter, timed, false)?;
+        let (cohort, request) = enter(client, terms, &waiter, linger, timed, false)?;
         let clock = client.clock().clone();
         let timer = timed.then(|| {
             let timer: Pin<Box<dyn Future<Output = ()> + Send>> =
@@ -528,7 +625,19 @@ impl Wait {
         });
         let client = client.clone();
         let (over, late, done) = (false, false, false);
-        Ok(Self { client, cohort, waiter, request, max_hold, until, timer, over, late, done })
+        Ok(Self {
+            client,
+            cohort,
+            waiter,
+            request,
+            max_hold,
+            linger,
+            until,
+            timer,
+            over,
+            late,
+            done,
+        })
     }
 
     /// Takes the lock if it is offered.
@@ -546,14 +655,10 @@ impl Wait {
             return None;
         }
         state.machine.take(&self.waiter);
+        state.linger = self.linger;
         drop(state);
         self.done = true;
-        hold.begin(self.max_hold);
-        if self.max_hold.is_some() {
-            self.client.renewer.look_again(&hold);
-        }
-        tracing::debug!(lock = %hold.key.lock, token = %hold.token, "granted");
-        Some(Guard::new(self.client.clone(), hold))
+        Some(self.cohort.begin(&self.client, hold, self.max_hold))
     }
 
     /// Whether its patience is over. Not while the first answer to its own request is still to come:
@@ -621,16 +726,18 @@ fn enter(
     client: &Arc<Client>,
     terms: Terms,
     waiter: &Waiter,
+    linger: Duration,
     timed: bool,
     back: bool,
 ) -> Result<(Arc<Cohort>, Option<Arc<Request>>), Error> {
-    let Some(table) = &client.cohorts.0 else { return Err(client.closed()) };
+    let Some(table) = &client.cohorts.table else { return Err(client.closed()) };
     let mut table = table.lock();
     let cohort = match table.get(&terms) {
         Some(cohort) => cohort.clone(),
         None => {
             let machine = Machine::new();
-            let state = State { machine, request: None, offer: None, watched: false };
+            let (linger, watch) = (Duration::ZERO, (0, None));
+            let state = State { machine, request: None, offer: None, linger, watch };
             let (client, state) = (Arc::downgrade(client), Mutex::new(state));
             let cohort = Arc::new(Cohort { terms: terms.clone(), client, state });
             table.insert(terms, cohort.clone());
@@ -638,13 +745,17 @@ fn enter(
         }
     };
     let mut state = cohort.state.lock();
-    let arrival = state.machine.arrive(waiter.clone(), back);
+    let parked = state.offer.as_ref().filter(|_| state.machine.is_parked());
+    let live = parked.is_some_and(|hold| cohort.is_live(client, hold));
+    let arrival = state.machine.arrive(waiter.clone(), back, client.clock().now(), live);
     drop(table);
     match arrival {
         Arrival::Asks(turn) => {
-            let (terms, one) = (&cohort.terms, NonZeroU32::MIN);
+            let terms = &cohort.terms;
+            // A lone task uses one token, unless its lease stays for the next.
+            let tokens = if linger.is_zero() { NonZeroU32::MIN } else { BLOCK };
             let timed = timed.then(|| waiter.clone());
-            let request = Request::new(client, terms, turn, 0, one, timed, None);
+            let request = Request::new(client, terms, turn, 0, tokens, timed, None);
             state.request = Some(request.clone());
             drop(state);
             Ok((cohort, Some(request)))
@@ -656,6 +767,17 @@ fn enter(
                 cohort.drive(client, request);
             }
             tracing::debug!(lock = %cohort.terms.lock, "waiting");
+            Ok((cohort, None))
+        }
+        Arrival::Leaves(turn) => {
+            let hold = state.offer.take();
+            drop(state);
+            let releasing = hold.map(|hold| cohort.releasing(client, hold));
+            cohort.send(client, Some(turn), BLOCK, 0, releasing);
+            Ok((cohort, None))
+        }
+        Arrival::Offered => {
+            drop(state);
             Ok((cohort, None))
         }
         Arrival::Waits => {
@@ -686,7 +808,7 @@ impl Future for Wait {
             drop(waits);
             if back {
                 let (terms, timed) = (this.cohort.terms.clone(), this.until != BootInstant::FAR);
-                let entered = enter(&this.client, terms, &this.waiter, timed, true);
+                let entered = enter(&this.client, terms, &this.waiter, this.linger, timed, true);
                 (this.cohort, this.request) = entered?;
             }
             if let Some(guard) = this.take() {

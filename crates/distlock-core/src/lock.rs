@@ -12,7 +12,7 @@ use crate::client::{Client, Undo, Waits};
 use crate::cohort::{TOO_LATE, Terms, Wait, Waited, too_late};
 use crate::{
     Ask, Attempt, BootInstant, Busy, Error, Family, FullName, Grant, Guard, Held, Kind, Label,
-    Mode, Name, Owner, Patience, QueueStatus, Released, ReqId, Ttl,
+    Mode, Name, Owner, Patience, QueueStatus, Released, ReqId, Ttl, WakeUp,
 };
 
 /// How much longer than its patience a timed acquire may last: for the last call, which takes the
@@ -48,6 +48,7 @@ struct Spec {
     max_hold: Option<Duration>,
     lock_delay: Duration,
     renew: bool,
+    linger: Duration,
     on_wait: Option<OnWait>,
 }
 
@@ -63,6 +64,7 @@ impl Lock {
             max_hold: None,
             lock_delay: Duration::ZERO,
             renew: true,
+            linger: Duration::ZERO,
             on_wait: None,
             client,
         }))
@@ -126,6 +128,20 @@ impl Lock {
     /// Does not renew: the lock is lost when its TTL ends.
     pub fn without_renewal(mut self) -> Self {
         self.0.renew = false;
+        self
+    }
+
+    /// Once it is released and no task of this client wants it, the lease stays for this long: the next
+    /// acquire here then asks nobody. It is given back at once when somebody elsewhere waits for the
+    /// lock; off by default.
+    ///
+    /// For a lock that one process takes again and again. Meanwhile the lock is not free for others:
+    /// a [`try_acquire`](Self::try_acquire) elsewhere answers busy, since it does not wait. Asking fails with
+    /// [`Kind::Unsupported`] on a store that cannot tell its holders that somebody waits, and with
+    /// [`Kind::Usage`] for a request that cannot share a lease: with an owner, a mode, `min_hold`,
+    /// `on_wait`, without renewal, or of a client in strict order.
+    pub fn linger(mut self, d: Duration) -> Self {
+        self.0.linger = d;
         self
     }
 
@@ -221,11 +237,19 @@ impl Spec {
     async fn attempt(&self, patience: Patience, bound: Option<Duration>) -> Attempted {
         let client = &self.client;
         client.open()?;
-        if self.shares(patience) {
-            // In a box: the two ways of waiting should not carry room for each other.
-            return Box::pin(self.share(patience, bound)).await;
+        let terms = self.terms()?;
+        let shares = self.shares();
+        if shares && let Some(guard) = self.parked(&terms) {
+            return Ok(Ok(guard));
         }
-        let mut ask = Arc::new(self.ask(self.terms()?, patience));
+        if shares && patience != Patience::Never {
+            // In a box: the two ways of waiting should not carry room for each other.
+            return Box::pin(self.share(terms, patience, bound)).await;
+        }
+        if let Some(parked) = client.cohorts.leave_parked(client, &terms.lock) {
+            parked.send().await;
+        }
+        let mut ask = Arc::new(self.ask(terms, patience));
         let started = client.clock().now();
         let _waits = Waits::new(client.observer.clone());
         let lock = ask.lock.clone();
@@ -287,9 +311,8 @@ impl Spec {
 
     /// Whether this request may share a lease with others of its client: only one that nobody else
     /// can tell from theirs. Whoever wants to hear of its place wants one in the store's queue.
-    fn shares(&self, patience: Patience) -> bool {
+    fn shares(&self) -> bool {
         self.client.cohorts.are_on()
-            && patience != Patience::Never
             && self.mode == Mode::Exclusive
             && self.owner.is_none()
             && self.renew
@@ -297,16 +320,23 @@ impl Spec {
             && self.on_wait.is_none()
     }
 
-    /// Waits in the queue of its cohort.
-    async fn share(&self, patience: Patience, bound: Option<Duration>) -> Attempted {
+    /// Takes the lease that an earlier holder of this client left parked.
+    fn parked(&self, terms: &Terms) -> Option<Guard> {
         let client = &self.client;
-        let terms = self.terms()?;
+        let guard = client.cohorts.take_parked(client, terms, self.max_hold, self.linger)?;
+        client.observer.waited(&terms.lock, "granted", Duration::ZERO);
+        Some(guard)
+    }
+
+    /// Waits in the queue of its cohort.
+    async fn share(&self, terms: Terms, patience: Patience, bound: Option<Duration>) -> Attempted {
+        let client = &self.client;
         let started = client.clock().now();
         let _waits = Waits::new(client.observer.clone());
         let lock = terms.lock.clone();
         let mut timing = Timing { client: client.clone(), lock, started, outcome: "dropped" };
         let until = patience.until(started);
-        let mut wait = Wait::new(client, terms, until, self.max_hold)?;
+        let mut wait = Wait::new(client, terms, until, self.max_hold, self.linger)?;
         let mut end = bound.map(|d| Box::pin(client.clock().sleep(d.saturating_add(LAST_WORD))));
         let waited = tokio::select! {
             biased;
@@ -358,7 +388,10 @@ impl Spec {
             return Err(Error::new(Kind::Unsupported, "this store keeps no lock-delay")
                 .with_hint("`distlock check` lists what this store serves"));
         }
-        for (what, d) in [("min_hold", self.min_hold), ("lock_delay", self.lock_delay)] {
+        self.may_linger()?;
+        let most_a_day =
+            [("min_hold", self.min_hold), ("lock_delay", self.lock_delay), ("linger", self.linger)];
+        for (what, d) in most_a_day {
             if d > Ttl::MAX.get() {
                 return Err(Error::new(Kind::Usage, format!("a {what} of {d:?} is out of range"))
                     .with_hint("at most 24h"));
@@ -370,6 +403,28 @@ impl Spec {
             lock_delay: self.lock_delay,
             label: self.label.clone(),
         })
+    }
+
+    /// Refuses a linger that this store or this request cannot have.
+    fn may_linger(&self) -> Result<(), Error> {
+        let capability = self.client.backend.capability();
+        if self.linger.is_zero() {
+            return Ok(());
+        }
+        if !capability.handover || capability.wake != WakeUp::Push {
+            let what = format!("{} cannot keep a lease for the next holder", capability.store);
+            return Err(Error::new(Kind::Unsupported, what).with_hint(
+                "linger needs a store that tells its holders when somebody waits, such as redis or \
+                 sqlite",
+            ));
+        }
+        if !self.shares() {
+            let what = "linger is for requests that can share a lease";
+            return Err(Error::new(Kind::Usage, what).with_hint(
+                "leave out owner, mode, min_hold, on_wait, without_renewal and strict_order",
+            ));
+        }
+        Ok(())
     }
 
     fn ask(&self, terms: Terms, patience: Patience) -> Ask {

@@ -49,6 +49,7 @@ mod cohort;
 mod confirm;
 mod doubt;
 mod edges;
+mod linger;
 mod many;
 mod news;
 mod session;

@@ -36,6 +36,8 @@ enum State<W> {
     Held(Feed),
     /// The lock is kept for this waiter until it is polled.
     Offered { feed: Feed, to: W, until: BootInstant },
+    /// Nobody wants the lock; its lease is kept until then, in case somebody here does again.
+    Parked { feed: Feed, until: BootInstant },
     /// The client was closed.
     Closed,
 }
@@ -60,6 +62,11 @@ pub(crate) enum Arrival {
     Joins,
     /// A task of this client has the lock.
     Waits,
+    /// A parked lease is its own: it takes the lock at once.
+    Offered,
+    /// A parked lease is not good for it: that is given back, and then the request with this number
+    /// is sent.
+    Leaves(u64),
     Closed,
 }
 
@@ -111,10 +118,20 @@ impl<W: PartialEq + Clone> Machine<W> {
         self.turn == turn && matches!(self.state, State::Offered { .. })
     }
 
-    /// When the offer passes on.
-    pub(crate) fn offered_until(&self) -> Option<BootInstant> {
+    /// Whether the lease of this number is parked.
+    pub(crate) fn parks(&self, turn: u64) -> bool {
+        self.turn == turn && self.is_parked()
+    }
+
+    /// Whether a lease is parked.
+    pub(crate) fn is_parked(&self) -> bool {
+        matches!(self.state, State::Parked { .. })
+    }
+
+    /// When the offer passes on, or the parked lease is given back.
+    pub(crate) fn kept_until(&self) -> Option<BootInstant> {
         match &self.state {
-            State::Offered { until, .. } => Some(*until),
+            State::Offered { until, .. } | State::Parked { until, .. } => Some(*until),
             _ => None,
         }
     }
@@ -131,7 +148,9 @@ impl<W: PartialEq + Clone> Machine<W> {
     /// Whether the lease is known to be waited for elsewhere.
     pub(crate) fn is_awaited(&self) -> bool {
         match &self.state {
-            State::Held(feed) | State::Offered { feed, .. } => feed.awaited.is_some(),
+            State::Held(feed) | State::Offered { feed, .. } | State::Parked { feed, .. } => {
+                feed.awaited.is_some()
+            }
             _ => false,
         }
     }
@@ -142,13 +161,20 @@ impl<W: PartialEq + Clone> Machine<W> {
         self.turn
     }
 
-    /// A waiter arrives; one that was passed over comes back to the front.
-    pub(crate) fn arrive(&mut self, w: W, back: bool) -> Arrival {
-        let arrival = match self.state {
+    /// A waiter arrives; one that was passed over comes back to the front. `live` says that a lease is
+    /// good for a hand-over.
+    pub(crate) fn arrive(&mut self, w: W, back: bool, now: BootInstant, live: bool) -> Arrival {
+        let arrival = match &self.state {
             State::Closed => return Arrival::Closed,
             State::Idle => Arrival::Asks(self.ask()),
             State::Asking => Arrival::Joins,
             State::Held(_) | State::Offered { .. } => Arrival::Waits,
+            State::Parked { feed, .. } if live => {
+                let (feed, until) = (feed.clone(), now.plus(UNTAKEN));
+                self.state = State::Offered { feed, to: w, until };
+                return Arrival::Offered;
+            }
+            State::Parked { .. } => Arrival::Leaves(self.ask()),
         };
         match back {
             true => self.queue.push_front(w),
@@ -218,6 +244,40 @@ impl<W: PartialEq + Clone> Machine<W> {
         true
     }
 
+    /// The parked lease is taken, without a wait.
+    pub(crate) fn take_parked(&mut self) -> bool {
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Parked { feed, .. } => {
+                self.state = State::Held(feed);
+                true
+            }
+            other => {
+                self.state = other;
+                false
+            }
+        }
+    }
+
+    /// Whether a release can leave the lease parked: nobody here or elsewhere is known to want it.
+    pub(crate) fn may_park(&self, turn: u64, live: bool) -> bool {
+        match &self.state {
+            State::Held(feed) if self.turn == turn => {
+                live && feed.tokens > 0 && feed.awaited.is_none() && self.queue.is_empty()
+            }
+            _ => false,
+        }
+    }
+
+    /// The holder releases, and the lease is kept until then. The next token is the next holder's.
+    pub(crate) fn park(&mut self, turn: u64, until: BootInstant) {
+        if self.may_park(turn, true)
+            && let State::Held(mut feed) = std::mem::replace(&mut self.state, State::Idle)
+        {
+            feed.tokens -= 1;
+            self.state = State::Parked { feed, until };
+        }
+    }
+
     /// Whether a release hands the lock to a waiter here. `live` says that the lease is good for it.
     pub(crate) fn may_feed(&self, turn: u64, now: BootInstant, live: bool) -> bool {
         match &self.state {
@@ -258,7 +318,10 @@ impl<W: PartialEq + Clone> Machine<W> {
     /// The lease ended without a release, or left the cohort: the number of the request that is sent
     /// for those who wait.
     pub(crate) fn gone(&mut self, turn: u64) -> Option<u64> {
-        let shared = matches!(self.state, State::Held(_) | State::Offered { .. });
+        let shared = match &self.state {
+            State::Held(_) | State::Offered { .. } | State::Parked { .. } => true,
+            State::Idle | State::Asking | State::Closed => false,
+        };
         if self.turn != turn || !shared {
             return None;
         }
@@ -269,12 +332,33 @@ impl<W: PartialEq + Clone> Machine<W> {
         (!self.queue.is_empty()).then(|| self.ask())
     }
 
-    /// Somebody elsewhere waits for the lease of this number.
-    pub(crate) fn contended(&mut self, turn: u64, now: BootInstant) {
+    /// Somebody elsewhere waits for the lease of this number: one that is parked is given back.
+    pub(crate) fn contended(&mut self, turn: u64, now: BootInstant) -> Next<W> {
+        if self.parks(turn) {
+            return self.give_up();
+        }
         if self.turn == turn
             && let State::Held(feed) | State::Offered { feed, .. } = &mut self.state
         {
             feed.awaited.get_or_insert(now);
+        }
+        Next::Nothing
+    }
+
+    /// The parked lease is given back, if there is one.
+    pub(crate) fn give_up(&mut self) -> Next<W> {
+        if !self.is_parked() {
+            return Next::Nothing;
+        }
+        self.state = State::Idle;
+        Next::Leave(None)
+    }
+
+    /// A lease that was parked for long enough is given back.
+    pub(crate) fn unpark(&mut self, now: BootInstant) -> Next<W> {
+        match &self.state {
+            State::Parked { until, .. } if *until <= now => self.give_up(),
+            _ => Next::Nothing,
         }
     }
 
@@ -346,12 +430,16 @@ mod tests {
         BootInstant::from_nanos(1_000_000_000).plus(MS * ms)
     }
 
+    fn arrive(m: &mut Machine<u8>, w: u8, back: bool) -> Arrival {
+        m.arrive(w, back, at(0), true)
+    }
+
     /// One holds, the others wait: granted at the first moment with so many tokens.
     fn held(tokens: u32, awaited: bool, waiters: u8) -> Machine<u8> {
         let mut m = Machine::new();
-        assert_eq!(m.arrive(0, false), Arrival::Asks(1));
+        assert_eq!(arrive(&mut m, 0, false), Arrival::Asks(1));
         for w in 1..=waiters {
-            assert_eq!(m.arrive(w, false), Arrival::Joins);
+            assert_eq!(arrive(&mut m, w, false), Arrival::Joins);
         }
         assert_eq!(m.granted(1, tokens, awaited, at(0)), Some(0));
         assert!(m.take(&0) && m.holds(1));
@@ -361,7 +449,7 @@ mod tests {
     #[test]
     fn the_first_asks_and_the_others_are_served_in_order_without_asking() {
         let mut m = held(10, false, 2);
-        assert_eq!(m.arrive(3, false), Arrival::Waits);
+        assert_eq!(arrive(&mut m, 3, false), Arrival::Waits);
         for w in 1..=3 {
             assert_eq!(m.release(1, at(1), true), Next::Offer(w));
             assert!(!m.holds(1) && !m.take(&9) && m.take(&w));
@@ -405,8 +493,8 @@ mod tests {
         assert_eq!(m.overdue(at(999), true), None);
         assert_eq!(m.overdue(at(1000), true), Some((1, Next::Offer(2))));
         assert!(!m.take(&1), "it is another's by now");
-        assert_eq!(m.arrive(1, true), Arrival::Waits);
-        assert_eq!(m.arrive(3, false), Arrival::Waits);
+        assert_eq!(arrive(&mut m, 1, true), Arrival::Waits);
+        assert_eq!(arrive(&mut m, 3, false), Arrival::Waits);
         assert_eq!(m.leave(&2, at(1001), true), Next::Offer(1));
         assert_eq!(m.overdue(at(2001), true), Some((1, Next::Offer(3))));
         assert_eq!(m.leave(&3, at(2001), true), Next::Leave(None));
@@ -423,19 +511,19 @@ mod tests {
         assert_eq!(m.gone(2), Some(3), "lost while it was offered");
         assert!(!m.take(&1));
         assert_eq!(m.granted(3, 9, false, at(0)), Some(1));
-        assert_eq!(m.arrive(1, false), Arrival::Waits);
+        assert_eq!(arrive(&mut m, 1, false), Arrival::Waits);
     }
 
     #[test]
     fn the_last_to_leave_cancels_and_a_failure_is_told_to_all() {
         let mut m = Machine::new();
-        assert_eq!(m.arrive(0, false), Arrival::Asks(1));
-        assert_eq!(m.arrive(1, false), Arrival::Joins);
+        assert_eq!(arrive(&mut m, 0, false), Arrival::Asks(1));
+        assert_eq!(arrive(&mut m, 1, false), Arrival::Joins);
         assert_eq!(m.leave(&0, at(0), true), Next::Nothing);
         assert_eq!(m.leave(&1, at(0), true), Next::Cancel);
         assert!(m.is_idle());
-        assert_eq!(m.arrive(0, false), Arrival::Asks(2));
-        assert_eq!(m.arrive(1, false), Arrival::Joins);
+        assert_eq!(arrive(&mut m, 0, false), Arrival::Asks(2));
+        assert_eq!(arrive(&mut m, 1, false), Arrival::Joins);
         assert!(m.failed(1).is_empty());
         assert_eq!(m.failed(2), [0, 1]);
         assert!(m.is_idle());
@@ -447,8 +535,40 @@ mod tests {
         assert_eq!(m.release(1, at(0), true), Next::Offer(1));
         assert_eq!(m.close(), [1, 2]);
         assert!(!m.take(&1));
-        assert_eq!(m.arrive(4, false), Arrival::Closed);
+        assert_eq!(arrive(&mut m, 4, false), Arrival::Closed);
         assert_eq!(m.release(1, at(0), true), Next::Nothing);
         assert_eq!(m.gone(1), None);
+    }
+
+    #[test]
+    fn a_parked_lease_is_the_next_comers_until_somebody_elsewhere_waits_or_its_time_is_over() {
+        let mut m = held(3, false, 0);
+        assert!(m.may_park(1, true) && !m.may_park(1, false) && !m.may_park(2, true));
+        m.park(1, at(50));
+        assert!(m.parks(1) && !m.is_idle() && m.kept_until() == Some(at(50)));
+        assert_eq!(m.unpark(at(49)), Next::Nothing);
+        assert_eq!(m.arrive(1, false, at(49), true), Arrival::Offered);
+        assert!(m.take(&1) && m.holds(1));
+        m.park(1, at(90));
+        assert!(m.take_parked() && m.holds(1) && !m.take_parked());
+        assert!(!m.may_park(1, true), "no token is left");
+        let mut m = held(9, false, 0);
+        m.park(1, at(50));
+        assert_eq!(m.contended(2, at(1)), Next::Nothing, "another lease");
+        assert_eq!(m.contended(1, at(1)), Next::Leave(None));
+        assert!(m.is_idle());
+        let mut m = held(9, false, 0);
+        m.park(1, at(50));
+        assert_eq!(m.unpark(at(50)), Next::Leave(None));
+        let mut m = held(9, false, 0);
+        m.park(1, at(50));
+        assert_eq!(m.arrive(1, false, at(1), false), Arrival::Leaves(2), "not live any more");
+        let mut m = held(9, false, 0);
+        m.contended(1, at(0));
+        assert!(!m.may_park(1, true), "somebody elsewhere waits");
+        let mut m = held(9, false, 0);
+        m.park(1, at(50));
+        assert_eq!(m.gone(1), None);
+        assert!(m.is_idle() && !m.take_parked());
     }
 }

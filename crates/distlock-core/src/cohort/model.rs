@@ -1,5 +1,6 @@
 //! The state machine, model-checked: two processes of two tasks each at one lock, with a store whose
-//! answers and news may be late, tasks that are cancelled or not polled, and leases that are lost.
+//! answers and news may be late, tasks that are cancelled or not polled, leases that are lost, and one
+//! that is parked.
 
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ enum Bug {
     SameToken,
     /// Those who wait when a lease is lost do not ask anew.
     ForgetsToAsk,
+    /// A parked lease stays although somebody elsewhere waits.
+    StaysParked,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -76,6 +79,7 @@ struct World {
     unordered: bool,
     arrivals: u8,
     losses: u8,
+    parkings: u8,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -84,6 +88,10 @@ enum Action {
     Poll(usize, usize),
     Drop(usize, usize),
     Release(usize, usize),
+    /// A release that leaves the lease parked.
+    Park(usize, usize),
+    /// The end of that.
+    Unpark(usize),
     Overdue(usize),
     Call(usize),
     News(usize),
@@ -190,7 +198,7 @@ impl World {
         }
     }
 
-    fn hear(&mut self, me: usize) {
+    fn hear(&mut self, me: usize, bug: Bug) {
         let p = &mut self.processes[me];
         match p.news.remove(0) {
             News::Granted { turn, first, awaited } => {
@@ -198,7 +206,11 @@ impl World {
                     (p.token, p.turn, p.bypasses) = (first, turn, 0);
                 }
             }
-            News::Contended(turn) => p.machine.contended(turn, now()),
+            News::Contended(turn) if bug == Bug::StaysParked && p.machine.parks(turn) => {}
+            News::Contended(turn) => {
+                let next = p.machine.contended(turn, now());
+                p.follow(next);
+            }
         }
     }
 
@@ -257,6 +269,18 @@ impl World {
                 self.processes[p].tasks[t] = Task::Idle;
                 self.processes[p].release(bug);
             }
+            Action::Park(p, t) => {
+                self.parkings += 1;
+                let p = &mut self.processes[p];
+                p.tasks[t] = Task::Idle;
+                p.machine.park(p.turn, now());
+                p.token += 1;
+            }
+            Action::Unpark(p) => {
+                let p = &mut self.processes[p];
+                let next = p.machine.unpark(now());
+                p.follow(next);
+            }
             Action::Overdue(p) => {
                 let p = &mut self.processes[p];
                 if let Some((late, next)) = p.machine.overdue(now().plus(UNTAKEN), true) {
@@ -265,7 +289,7 @@ impl World {
                 }
             }
             Action::Call(p) => self.call(p),
-            Action::News(p) => self.hear(p),
+            Action::News(p) => self.hear(p, bug),
             Action::Lose(p) => self.lose(p, bug),
         }
     }
@@ -273,7 +297,7 @@ impl World {
     fn arrive(&mut self, p: usize, t: usize, back: bool) {
         let p = &mut self.processes[p];
         p.tasks[t] = Task::Waits;
-        if let Arrival::Asks(turn) = p.machine.arrive(t, back) {
+        if let Arrival::Asks(turn) = p.machine.arrive(t, back, now(), true) {
             p.ask(Some(turn));
         }
     }
@@ -298,6 +322,7 @@ impl Model for Cohorts {
             unordered: false,
             arrivals: 0,
             losses: 0,
+            parkings: 0,
         }]
     }
 
@@ -313,11 +338,19 @@ impl Model for Cohorts {
                         }
                         actions.push(Action::Drop(p, t));
                     }
-                    Task::Holds(_) => actions.push(Action::Release(p, t)),
+                    Task::Holds(_) => {
+                        actions.push(Action::Release(p, t));
+                        if w.parkings < 1 && process.machine.may_park(process.turn, true) {
+                            actions.push(Action::Park(p, t));
+                        }
+                    }
                 }
             }
-            if process.machine.offered_until().is_some() {
+            if process.machine.offers(process.turn) {
                 actions.push(Action::Overdue(p));
+            }
+            if process.machine.is_parked() {
+                actions.push(Action::Unpark(p));
             }
             if !process.calls.is_empty() {
                 actions.push(Action::Call(p));
@@ -325,7 +358,8 @@ impl Model for Cohorts {
             if !process.news.is_empty() {
                 actions.push(Action::News(p));
             }
-            let has = process.machine.holds(process.turn) || process.machine.offers(process.turn);
+            let (machine, turn) = (&process.machine, process.turn);
+            let has = machine.holds(turn) || machine.offers(turn) || machine.parks(turn);
             if has && w.losses < 1 {
                 actions.push(Action::Lose(p));
             }
@@ -348,6 +382,14 @@ impl Model for Cohorts {
             ),
             Property::always("whoever waits is served", |_, w: &World| {
                 w.processes.iter().enumerate().all(|(me, p)| p.is_served(me, w))
+            }),
+            Property::always("a parked lease keeps nobody waiting", |_, w: &World| {
+                let heard = |p: &Process| p.news.contains(&News::Contended(p.turn));
+                w.queue.is_empty() || w.processes.iter().all(|p| !p.machine.is_parked() || heard(p))
+            }),
+            Property::sometimes("a parked lease is taken again", |_, w: &World| {
+                w.parkings > 0
+                    && w.processes.iter().any(|p| p.machine.holds(p.turn) && p.token % BLOCK == 2)
             }),
             Property::sometimes("a hand-over passes a remote waiter by", |_, w: &World| {
                 w.processes.iter().any(|p| p.bypasses > 0)
@@ -393,6 +435,7 @@ fn the_laws_find_every_bug_that_is_built_in() {
         (Bug::SameToken, "tokens rise"),
         (Bug::NeverLeaves, "a remote waiter is bypassed a bounded number of times"),
         (Bug::ForgetsToAsk, "whoever waits is served"),
+        (Bug::StaysParked, "a parked lease keeps nobody waiting"),
     ] {
         let broken = violations(bug);
         assert!(broken.contains(&law), "{bug:?}: {broken:?}");

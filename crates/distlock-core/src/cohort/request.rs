@@ -199,7 +199,7 @@ impl Drop for Panics<'_> {
 
 /// A lease that is given back, whatever becomes of this: the reaper repeats what is not
 /// acknowledged.
-pub(super) struct Releasing {
+pub(crate) struct Releasing {
     client: Arc<Client>,
     hold: Arc<HoldRecord>,
     acknowledged: bool,
@@ -213,7 +213,7 @@ impl Releasing {
     }
 
     /// Sends the release. Ends when it is answered, and no later than the lease itself.
-    pub(super) async fn send(mut self) {
+    pub(crate) async fn send(mut self) {
         let clock = self.client.clock();
         let left = self.hold.left(clock.reading());
         let release = self.client.backend.release(&self.hold.key);

@@ -6,34 +6,34 @@ use std::task::{Context, Waker};
 
 use super::*;
 
-fn holds(s: &Scene, name: &str) -> usize {
+pub(super) fn holds(s: &Scene, name: &str) -> usize {
     let lock = FullName { space: crate::Namespace::default(), name: name.parse().unwrap() };
     s.memory.peek(&lock).map_or(0, |state| state.holds.len())
 }
 
-fn queued(s: &Scene, name: &str) -> usize {
+pub(super) fn queued(s: &Scene, name: &str) -> usize {
     let lock = FullName { space: crate::Namespace::default(), name: name.parse().unwrap() };
     s.memory.peek(&lock).map_or(0, |state| state.queue.len())
 }
 
-fn calls(s: &Scene, what: &str) -> usize {
+pub(super) fn calls(s: &Scene, what: &str) -> usize {
     s.spy.calls.lock().unwrap().iter().filter(|call| **call == what).count()
 }
 
 /// Another process at the same store.
-fn elsewhere(s: &Scene) -> Locks {
+pub(super) fn elsewhere(s: &Scene) -> Locks {
     Locks::options().ttl(TTL).open(s.memory.client()).unwrap()
 }
 
 /// Lets everybody who can go on do so.
-async fn settle() {
+pub(super) async fn settle() {
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
 /// What a task comes to. One that is never served is a failure, not a test that never ends.
-async fn soon<T>(task: impl Future<Output = T>) -> T {
+pub(super) async fn soon<T>(task: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), task).await.expect("it never ends")
 }
 

@@ -186,3 +186,30 @@ pub async fn a_ticket_leaves_the_crowd(site: &StoreUnderTest) {
     assert!(next.token() > ticket.token);
     give_back(next).await;
 }
+
+/// A lease that lingers is the next holder's here without a call to the store, and whoever waits
+/// elsewhere has the lock as soon as that is known.
+pub async fn a_lingering_lease_goes_to_whoever_waits(site: &StoreUnderTest) {
+    let (a, b, name) = (site.client().await, site.client().await, site.name());
+    let lingers = || a.lock(&name).ttl(LONG).linger(LONG);
+    let mut last = None;
+    for _ in 0..10 {
+        let guard = lingers().await.expect("a grant");
+        assert!(last < Some(guard.token()), "{last:?}, {}", guard.token());
+        last = Some(guard.token());
+        give_back(guard).await;
+    }
+    let seen = b.show(&name).await.expect("an answer").expect("it is still held");
+    assert!(seen.holds[0].tokens().contains(last.expect("ten")), "{seen}");
+    let elsewhere = b.lock(&name).ttl(LONG);
+    let remote = within(AT_ONCE, "a lease that lingers elsewhere", elsewhere.acquire()).await;
+    let remote = remote.expect("a grant");
+    assert!(last < Some(remote.token()));
+    let lock = lingers();
+    let again = task(async move { lock.await.expect("a grant") });
+    line_of(&b, &name, 1).await;
+    give_back(remote).await;
+    give_back(soon("its turn", again).await.expect("no panic")).await;
+    assert_eq!(a.close().await.left, 0);
+    all_free(&b, &name).await;
+}
