@@ -219,8 +219,9 @@ impl<'a> Entry<'a> {
             return;
         }
         let peer = self.contender.peer;
-        eprintln!("{store}: {}: {peer}…", scene.title());
-        let word = peer.replace([' ', '.'], "-");
+        let role = self.contender.role();
+        eprintln!("{store}: {}: {role}…", scene.title());
+        let word = role.replace([' ', '.'], "-");
         let (prefix, log) = (format!("{word}-{scene:?}"), dir.join(&word));
         let turn = Turn {
             store,

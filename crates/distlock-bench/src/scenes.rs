@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use distlock::backend::{Clock, engine};
-use distlock::{Error, Kind, Locks};
+use distlock::capability::WakeUp;
+use distlock::{Connect, Error, Kind, Locks};
 use tokio::sync::mpsc;
 
 use crate::crowd;
@@ -45,11 +46,17 @@ pub(crate) async fn all(store: &str, quick: bool) -> Result<Vec<Row>, Error> {
     for peer in peers {
         rows.push(beside(store, "64 names in parallel", &locks, peer, (64, 64), size.each).await?);
     }
+    rows.extend(lingering(store, &locks, raw, size.solo).await?);
     rows.push(together(store, "16 tasks on one name", &locks, raw, 16, 1, size.each).await?);
+    let strict = Locks::options().strict_order().connect(url).await?;
+    let scene = "16 tasks, strict order";
+    rows.push(together(store, scene, &strict, raw, 16, 1, size.each).await?);
+    rows.extend(line(store, scene, &strict, size.crowd, call).await?);
+    strict.close().await;
     for peer in peers.iter().filter(|peer| peer.keeps_a_line()) {
         rows.push(beside(store, "16 tasks on one name", &locks, peer, (16, 1), size.each).await?);
     }
-    rows.extend(line(store, &locks, size.crowd, call).await?);
+    rows.extend(line(store, "16 tasks on one name", &locks, size.crowd, call).await?);
     locks.close().await;
     if store != "memory" {
         rows.extend(crowd::rows(store, url, dir.path(), size.crowd, call).await?);
@@ -109,6 +116,32 @@ async fn solo(
     }
     let call = quantile(&mut theirs, 0.5) / 2.0;
     Ok((rows, call))
+}
+
+/// One task on one name whose lease lingers, and as many raw cycles; where leases can linger.
+async fn lingering(
+    store: &str,
+    locks: &Locks,
+    raw: &Raw,
+    rounds: usize,
+) -> Result<Option<Row>, Error> {
+    let promises = locks.capability();
+    if !promises.handover || promises.wake != WakeUp::Push {
+        return Ok(None);
+    }
+    let clock = Clock::system();
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let start = clock.now();
+        let guard = locks.lock("lingers").linger(Duration::from_secs(10)).await?;
+        let _ = guard.release().await?;
+        ours.push(clock.now().since(start));
+        let start = clock.now();
+        raw.cycle(0).await;
+        theirs.push(clock.now().since(start));
+    }
+    let (ours, theirs) = (quantile(&mut ours, 0.5), quantile(&mut theirs, 0.5));
+    Ok(Some(Row::new(store, "solo cycle, lingering", "p50 µs", ours, Some(theirs))))
 }
 
 /// So many cycles a second.
@@ -200,7 +233,13 @@ async fn beside(
 
 /// Sixteen tasks in one line for a while: how long from a release to the next grant, in raw calls,
 /// and who got how many.
-async fn line(store: &str, locks: &Locks, length: Duration, call: f64) -> Result<Vec<Row>, Error> {
+async fn line(
+    store: &str,
+    scene: &'static str,
+    locks: &Locks,
+    length: Duration,
+    call: f64,
+) -> Result<Vec<Row>, Error> {
     let clock = Clock::system();
     let end = clock.now().plus(length);
     let (tx, mut times) = mpsc::unbounded_channel();
@@ -228,7 +267,6 @@ async fn line(store: &str, locks: &Locks, length: Duration, call: f64) -> Result
     let mut gaps: Vec<Duration> = granted.windows(2).map(|w| w[1].since(w[0])).collect();
     let (least, most) = (counts.iter().min().copied(), counts.iter().max().copied());
     let count = |n: Option<u32>| f64::from(n.unwrap_or(0));
-    let scene = "16 tasks on one name";
     let gap = quantile(&mut gaps, 0.5);
     Ok(vec![
         Row::new(store, scene, "hand-over p50 µs, raw = call", gap, Some(call)),

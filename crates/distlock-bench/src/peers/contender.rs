@@ -41,6 +41,8 @@ pub(crate) struct Contender {
 
 /// The name of ours.
 pub(crate) const OURS: &str = "distlock";
+/// Ours in strict order, to its program.
+pub(crate) const STRICT: &str = "distlock-strict";
 /// The name of the raw calls.
 pub(crate) const RAW: &str = "raw calls";
 
@@ -51,10 +53,18 @@ const fn peer(peer: &'static str, language: Language) -> Contender {
     Contender { peer, language, hand_over: None }
 }
 
-/// Every grant comes from the store. A row with `hand_over: Some(true)` goes beside it once there is a
-/// hand-over within the process.
+/// As it is used without a word.
+const HANDED_OVER: Contender = Contender { hand_over: Some(true), ..peer(OURS, Language::Rust) };
+/// In strict order: every grant comes from the store.
 const FROM_THE_STORE: Contender =
     Contender { hand_over: Some(false), ..peer(OURS, Language::Rust) };
+
+impl Contender {
+    /// What its program is told to be.
+    pub(crate) fn role(&self) -> &'static str {
+        if self.hand_over == Some(false) { STRICT } else { self.peer }
+    }
+}
 
 /// Who is measured there, ours and the raw calls first.
 pub(crate) fn contenders(store: &str) -> Vec<Contender> {
@@ -77,6 +87,6 @@ pub(crate) fn contenders(store: &str) -> Vec<Contender> {
         ],
         _ => &[],
     };
-    let ours = [peer(RAW, Language::Rust), FROM_THE_STORE];
+    let ours = [peer(RAW, Language::Rust), HANDED_OVER, FROM_THE_STORE];
     ours.into_iter().chain(peers.iter().copied()).collect()
 }

@@ -102,7 +102,7 @@ impl Turn<'_> {
         command.args(&self.program.args);
         // The program of this benchmark plays several stores.
         command.arg(match contender.language {
-            Language::Rust => format!("{}:{}", self.store, contender.peer),
+            Language::Rust => format!("{}:{}", self.store, contender.role()),
             _ => contender.peer.to_owned(),
         });
         command.arg(self.server.to_string());

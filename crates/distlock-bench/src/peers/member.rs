@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock::backend::{BootInstant, Clock, engine};
-use distlock::{Error, Kind, Locks};
+use distlock::{Connect, Error, Kind, Locks};
 use sqlx::postgres::PgAdvisoryLock;
 use sqlx::{Connection, PgConnection};
 use tokio::sync::{Mutex, mpsc};
 
-use super::contender::{OURS, RAW};
+use super::contender::{OURS, RAW, STRICT};
 use super::protocol::{Histogram, Measured, Ready};
 use crate::peer::Peer;
 use crate::raw::{Raw, etcd, redis, sql, zookeeper};
@@ -70,8 +70,12 @@ impl Contender {
     async fn connect(who: &str, task: &Task) -> Result<(Self, String), Error> {
         let (store, name) = who.split_once(':').ok_or_else(|| usage(who))?;
         let (server, tasks) = (task.server, task.tasks);
-        if name == OURS {
-            let locks = distlock::connect(&url(store, server)).await?;
+        if name == OURS || name == STRICT {
+            let url = url(store, server);
+            let locks = match name {
+                STRICT => Locks::options().strict_order().connect(&url).await?,
+                _ => distlock::connect(&url).await?,
+            };
             return Ok((Self::Ours(locks), format!("distlock {}", env!("CARGO_PKG_VERSION"))));
         }
         if name == RAW {
