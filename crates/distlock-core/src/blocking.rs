@@ -173,6 +173,11 @@ impl Lock {
         Self(self.0.lock_delay(d))
     }
 
+    /// See [`crate::Lock::linger`].
+    pub fn linger(self, d: Duration) -> Self {
+        Self(self.0.linger(d))
+    }
+
     /// See [`crate::Lock::without_renewal`].
     pub fn without_renewal(self) -> Self {
         Self(self.0.without_renewal())

@@ -54,6 +54,8 @@ mod pages {
     struct TakeALock;
     #[doc = include_str!("../../../docs/tasks/wait-or-not.md")]
     struct WaitOrNot;
+    #[doc = include_str!("../../../docs/tasks/hot-locks.md")]
+    struct HotLocks;
     #[doc = include_str!("../../../docs/tasks/loss-and-fencing.md")]
     struct LossAndFencing;
     #[doc = include_str!("../../../docs/tasks/re-enter.md")]
