@@ -7,6 +7,7 @@ use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::lease::only;
 use crate::state::Now;
 use crate::{
     Backend, Capability, Class, Clock, Effects, Error, Event, EventSink, Family, Fence, Force,
@@ -217,6 +218,19 @@ impl Store for Memory {
 impl LeaseStore for Memory {
     fn info(&self) -> StoreInfo<'_> {
         StoreInfo { capability: &CAPABILITY, site: &self.shared.site, clock: &self.shared.clock }
+    }
+
+    /// Nothing is waited for.
+    fn ends_in_time(&self) -> bool {
+        true
+    }
+
+    async fn play_one(&self, class: Class, one: Move) -> Result<Reply, Error> {
+        if let Move::Heartbeat(..) = one {
+            return only(self.play(class, vec![one]).await);
+        }
+        let (lock, op) = one.into_op(&self.via);
+        Ok(self.step(&lock, &op))
     }
 
     async fn play(&self, _: Class, moves: Vec<Move>) -> Replies {
