@@ -198,13 +198,17 @@ impl Share {
         }
     }
 
-    /// The store said how many wait for the lock elsewhere.
-    pub(crate) fn heard(&self, waiters: u32, now: BootInstant) {
-        let mut state = self.cohort.state.lock();
-        match waiters {
-            0 if self.cohort.is_told() => state.machine.uncontended(self.turn),
-            _ => state.machine.contended(self.turn, now),
+    /// The store said how many wait for the lock elsewhere, to a question sent at this moment.
+    pub(crate) fn heard(&self, waiters: u32, sent: BootInstant, now: BootInstant) {
+        if waiters > 0 || !self.cohort.is_told() {
+            return self.contended(now);
         }
+        self.cohort.state.lock().machine.uncontended(self.turn, sent);
+    }
+
+    /// Somebody elsewhere waits for the lock, or may.
+    pub(crate) fn contended(&self, now: BootInstant) {
+        self.cohort.state.lock().machine.contended(self.turn, now);
     }
 }
 
