@@ -260,14 +260,20 @@ impl Share {
         }
     }
 
-    /// The store said how many wait for the lock elsewhere.
-    pub(crate) fn heard(&self, waiters: u32, now: BootInstant) {
-        let Some(client) = self.cohort.client.upgrade() else { return };
-        let told = waiters == 0 && client.backend.tells_of_waiters();
-        let mut state = self.cohort.state.lock();
-        if told {
-            return state.machine.uncontended(self.turn);
+    /// The store said how many wait for the lock elsewhere, to a question sent at this moment.
+    pub(crate) fn heard(&self, waiters: u32, sent: BootInstant, now: BootInstant) {
+        let told =
+            || self.cohort.client.upgrade().is_some_and(|client| client.backend.tells_of_waiters());
+        if waiters > 0 || !told() {
+            return self.contended(now);
         }
+        self.cohort.state.lock().machine.uncontended(self.turn, sent);
+    }
+
+    /// Somebody elsewhere waits for the lock, or may.
+    pub(crate) fn contended(&self, now: BootInstant) {
+        let Some(client) = self.cohort.client.upgrade() else { return };
+        let mut state = self.cohort.state.lock();
         let next = state.machine.contended(self.turn, now);
         drop(self.cohort.follow(&client, state, next));
     }

@@ -180,7 +180,7 @@ impl Renewer {
     /// Somebody elsewhere waits for it, or may.
     fn contended(&self, hold: Option<&Arc<HoldRecord>>) {
         if let Some(share) = hold.and_then(|hold| hold.share()) {
-            share.heard(1, self.backend.clock().now());
+            share.contended(self.backend.clock().now());
         }
     }
 
@@ -282,7 +282,7 @@ impl Renewer {
                 });
                 drop(schedule);
                 if kept && let Some(share) = hold.share() {
-                    share.heard(waiters, now.boot);
+                    share.heard(waiters, lease.sent.boot, now.boot);
                 }
                 tracing::trace!(lock = %hold.key.lock, token = %hold.token, "renewed");
                 "kept"

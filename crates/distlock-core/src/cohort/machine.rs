@@ -362,10 +362,12 @@ impl<W: PartialEq + Clone> Machine<W> {
         }
     }
 
-    /// Nobody elsewhere waits for it any more.
-    pub(crate) fn uncontended(&mut self, turn: u64) {
+    /// Nobody elsewhere waited for it when the store answered a question sent at this moment. What is
+    /// known since then counts for more: the answer may be the older of the two.
+    pub(crate) fn uncontended(&mut self, turn: u64, sent: BootInstant) {
         if self.turn == turn
             && let State::Held(feed) | State::Offered { feed, .. } = &mut self.state
+            && feed.awaited.is_some_and(|since| since < sent)
         {
             (feed.awaited, feed.bypasses) = (None, 0);
         }
@@ -482,8 +484,16 @@ mod tests {
         assert!(m.take(&1));
         assert_eq!(m.release(1, at(25), true), Next::Leave(Some(2)));
         let mut m = held(1024, true, 1);
-        m.uncontended(1);
+        m.uncontended(1, at(1));
         assert_eq!(m.release(1, at(25), true), Next::Offer(1));
+    }
+
+    #[test]
+    fn an_answer_to_a_question_sent_before_does_not_take_a_waiter_elsewhere_back() {
+        let mut m = held(1024, false, 1);
+        m.contended(1, at(2));
+        m.uncontended(1, at(1));
+        assert_eq!(m.release(1, at(22), true), Next::Leave(Some(2)));
     }
 
     #[test]
