@@ -13,7 +13,9 @@
 //! Locks are taken in the order table, cohort, renewal schedule; no task is started and nobody is
 //! woken while one is held.
 
+use std::borrow::Borrow;
 use std::future::Future;
+use std::hash::{Hash, Hasher};
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -22,7 +24,7 @@ use std::time::Duration;
 
 use crate::client::{Client, Undo};
 use crate::guard::HoldRecord;
-use crate::simulation::HashMap;
+use crate::simulation::HashSet;
 use crate::{
     Attempt, BootInstant, Error, Family, FullName, Grant, Guard, Kind, Label, Mutex, Query,
     QueueStatus, engine,
@@ -57,7 +59,10 @@ pub(crate) struct Terms {
 /// The cohorts of one client, or none where locks are not handed over.
 pub(crate) struct Cohorts(Option<Mutex<Table>>);
 
-type Table = HashMap<Terms, Arc<Cohort>>;
+type Table = HashSet<Listed>;
+
+/// A cohort, found by its terms.
+struct Listed(Arc<Cohort>);
 
 pub(crate) struct Cohort {
     terms: Terms,
@@ -86,6 +91,26 @@ struct Waits {
     passed_over: bool,
     failed: Option<Error>,
 }
+
+impl Borrow<Terms> for Listed {
+    fn borrow(&self) -> &Terms {
+        &self.0.terms
+    }
+}
+
+impl Hash for Listed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.terms.hash(state);
+    }
+}
+
+impl PartialEq for Listed {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.terms == other.0.terms
+    }
+}
+
+impl Eq for Listed {}
 
 impl PartialEq for Waiter {
     fn eq(&self, other: &Self) -> bool {
@@ -127,7 +152,7 @@ impl Cohorts {
     /// Ends all waits and offers. What is held or offered is still on the schedule of renewals.
     pub(crate) fn close(&self) {
         let Some(table) = &self.0 else { return };
-        let all: Vec<_> = table.lock().drain().map(|(_, cohort)| cohort).collect();
+        let all: Vec<_> = table.lock().drain().map(|listed| listed.0).collect();
         for cohort in all {
             let mut state = cohort.state.lock();
             let waiters = state.machine.close();
@@ -232,7 +257,7 @@ impl Cohort {
         let Some(table) = &client.cohorts.0 else { return };
         let mut table = table.lock();
         if self.state.lock().machine.is_idle()
-            && table.get(&self.terms).is_some_and(|found| Arc::ptr_eq(found, self))
+            && table.get(&self.terms).is_some_and(|found| Arc::ptr_eq(&found.0, self))
         {
             table.remove(&self.terms);
         }
@@ -627,13 +652,13 @@ fn enter(
     let Some(table) = &client.cohorts.0 else { return Err(client.closed()) };
     let mut table = table.lock();
     let cohort = match table.get(&terms) {
-        Some(cohort) => cohort.clone(),
+        Some(found) => found.0.clone(),
         None => {
             let machine = Machine::new();
             let state = State { machine, request: None, offer: None, watched: false };
             let (client, state) = (Arc::downgrade(client), Mutex::new(state));
-            let cohort = Arc::new(Cohort { terms: terms.clone(), client, state });
-            table.insert(terms, cohort.clone());
+            let cohort = Arc::new(Cohort { terms, client, state });
+            table.insert(Listed(cohort.clone()));
             cohort
         }
     };
@@ -688,6 +713,10 @@ impl Future for Wait {
                 let (terms, timed) = (this.cohort.terms.clone(), this.until != BootInstant::FAR);
                 let entered = enter(&this.client, terms, &this.waiter, timed, true);
                 (this.cohort, this.request) = entered?;
+            }
+            // A close that comes after this look finds it in the queue, and wakes it.
+            if this.client.closing.is_cancelled() {
+                return Poll::Ready(Err(this.client.closed()));
             }
             if let Some(guard) = this.take() {
                 return Poll::Ready(Ok(Waited::Granted(guard)));
