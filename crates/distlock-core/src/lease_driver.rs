@@ -250,7 +250,8 @@ impl<S: LeaseStore> Inner<S> {
             Woken::Asks => {
                 let (sent, one) = (self.reading(), entry.request());
                 match before {
-                    Some(before) => (sent, self.play_after(*before, one).await),
+                    // In a box: few ask so, and all would carry room for it.
+                    Some(before) => (sent, Box::pin(self.play_after(*before, one)).await),
                     None => (sent, self.play(one).await),
                 }
             }

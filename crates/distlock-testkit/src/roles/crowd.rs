@@ -59,11 +59,12 @@ pub(super) async fn crowd(stage: Stage) {
     while all().await <= n {
         Clock::system().sleep(Duration::from_millis(50)).await;
     }
-    let bytes = measure::resident().saturating_sub(before) / n as u64;
-    // A machine that is busy with others makes the same work cost more, and never less.
-    let mut share = u128::MAX;
+    // A machine that is busy with others makes the same work cost more, and never less: it keeps the
+    // last answers under way, with all that they need.
+    let (mut bytes, mut share) = (u64::MAX, u128::MAX);
     for _ in 0..LOOKS {
         share = share.min(cpu_share(quiet).await);
+        bytes = bytes.min(measure::resident().saturating_sub(before) / n as u64);
         if share < PLAINLY_LITTLE {
             break;
         }
