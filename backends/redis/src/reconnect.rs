@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use distlock_core::{BootInstant, Clock, Error, EventSink, Kind, Mutex, Wake, engine};
+use distlock_core::{BootInstant, Clock, Error, Event, EventSink, Kind, Mutex, Wake, engine};
 use tokio::sync::{Notify, oneshot};
 
 use crate::address::{Address, Credentials};
@@ -208,7 +208,11 @@ impl Reconnecting {
                         node.shared.hear(wake);
                     }
                 }
-                None => node.reconnect(),
+                None => {
+                    // Nobody tells its holders that somebody waits.
+                    node.shared.hear(Wake::Event(Event::Missed));
+                    node.reconnect();
+                }
             }
         })
     }

@@ -226,6 +226,16 @@ pub enum Event {
     Missed,
 }
 
+/// A hold that is given back, and its lock asked for anew: see [`Backend::acquire_after`].
+pub struct Before {
+    /// The hold.
+    pub key: Key,
+    /// How long it is waited for at most: its lease ends by itself then.
+    pub within: Duration,
+    /// Told what its release came to. An error ends the acquire.
+    pub told: Box<dyn FnOnce(Result<Released, Error>) -> Result<(), Error> + Send>,
+}
+
 /// Hears where a waiting request stands, whenever that changes.
 pub type Watcher<'a> = &'a (dyn Fn(&QueueStatus) + Send + Sync);
 
@@ -273,6 +283,21 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Gives a lock back.
     fn release<'a>(&'a self, key: &'a Key) -> Fut<'a, Result<Released, Error>>;
+
+    /// Gives a hold back, and then asks for its lock with another request, which stands behind
+    /// whoever waits. In one call, at a store that plays several moves in one.
+    fn acquire_after<'a>(
+        &'a self,
+        before: Before,
+        ask: Arc<Ask>,
+    ) -> Fut<'a, Result<Attempt, Error>> {
+        Box::pin(async move {
+            let Before { key, within, told } = before;
+            let released = self.clock().timeout(within, self.release(&key)).await;
+            told(released.unwrap_or_else(|| Err(self.info().unanswered(within))))?;
+            self.acquire(ask, None).await
+        })
+    }
 
     /// Lists locks: held ones and those waited for.
     fn inspect<'a>(&'a self, query: &'a Query) -> Fut<'a, Result<Vec<LockInfo>, Error>>;

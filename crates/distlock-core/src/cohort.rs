@@ -13,7 +13,9 @@
 //! Locks are taken in the order table, cohort, renewal schedule; no task is started and nobody is
 //! woken while one is held.
 
+use std::borrow::Borrow;
 use std::future::Future;
+use std::hash::{Hash, Hasher};
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 use crate::client::{Client, Undo};
 use crate::guard::HoldRecord;
-use crate::simulation::HashMap;
+use crate::simulation::HashSet;
 use crate::{
     Attempt, BootInstant, Error, Family, FullName, Grant, Guard, Kind, Label, Mutex, Query,
     QueueStatus, engine,
@@ -58,11 +60,14 @@ pub(crate) struct Terms {
 /// The cohorts of one client, or none where locks are not handed over.
 pub(crate) struct Cohorts {
     table: Option<Mutex<Table>>,
-    /// A lease was parked once: only then is it worth looking for one.
+    /// A lease was parked once.
     lingers: AtomicBool,
 }
 
-type Table = HashMap<Terms, Arc<Cohort>>;
+type Table = HashSet<Listed>;
+
+/// A cohort, found by its terms.
+struct Listed(Arc<Cohort>);
 
 pub(crate) struct Cohort {
     terms: Terms,
@@ -94,6 +99,26 @@ struct Waits {
     passed_over: bool,
     failed: Option<Error>,
 }
+
+impl Borrow<Terms> for Listed {
+    fn borrow(&self) -> &Terms {
+        &self.0.terms
+    }
+}
+
+impl Hash for Listed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.terms.hash(state);
+    }
+}
+
+impl PartialEq for Listed {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.terms == other.0.terms
+    }
+}
+
+impl Eq for Listed {}
 
 impl PartialEq for Waiter {
     fn eq(&self, other: &Self) -> bool {
@@ -132,9 +157,13 @@ impl Cohorts {
         self.table.is_some()
     }
 
+    /// Whether a lease was ever parked: only then is it worth looking for one.
+    pub(crate) fn has_lingered(&self) -> bool {
+        self.lingers.load(Ordering::Relaxed)
+    }
+
     fn parking_table(&self) -> Option<MutexGuard<'_, Table>> {
-        let lingers = self.lingers.load(Ordering::Relaxed);
-        self.table.as_ref().filter(|_| lingers).map(Mutex::lock)
+        self.table.as_ref().filter(|_| self.has_lingered()).map(Mutex::lock)
     }
 
     /// Takes a lease that is parked for such requests, without a call to the store.
@@ -145,7 +174,7 @@ impl Cohorts {
         max_hold: Option<Duration>,
         linger: Duration,
     ) -> Option<Guard> {
-        let cohort = self.parking_table()?.get(terms)?.clone();
+        let cohort = self.parking_table()?.get(terms)?.0.clone();
         let mut state = cohort.state.lock();
         let parked = state.offer.as_ref().filter(|_| state.machine.is_parked())?;
         // What is not good for it is given back when the request comes to the cohort.
@@ -162,7 +191,7 @@ impl Cohorts {
     /// Gives back what is parked of a lock: a request that cannot share it is about to be sent.
     pub(crate) fn leave_parked(&self, client: &Arc<Client>, lock: &FullName) -> Option<Releasing> {
         let of_lock =
-            |(terms, cohort): (&Terms, &Arc<Cohort>)| (terms.lock == *lock).then(|| cohort.clone());
+            |Listed(cohort): &Listed| (cohort.terms.lock == *lock).then(|| cohort.clone());
         let all: Vec<_> = self.parking_table()?.iter().filter_map(of_lock).collect();
         all.into_iter().find_map(|cohort| {
             let mut state = cohort.state.lock();
@@ -177,7 +206,7 @@ impl Cohorts {
     /// Ends all waits and offers. What is held or offered is still on the schedule of renewals.
     pub(crate) fn close(&self) {
         let Some(table) = &self.table else { return };
-        let all: Vec<_> = table.lock().drain().map(|(_, cohort)| cohort).collect();
+        let all: Vec<_> = table.lock().drain().map(|listed| listed.0).collect();
         for cohort in all {
             let mut state = cohort.state.lock();
             let waiters = state.machine.close();
@@ -298,7 +327,7 @@ impl Cohort {
         let Some(table) = &client.cohorts.table else { return };
         let mut table = table.lock();
         if self.state.lock().machine.is_idle()
-            && table.get(&self.terms).is_some_and(|found| Arc::ptr_eq(found, self))
+            && table.get(&self.terms).is_some_and(|found| Arc::ptr_eq(&found.0, self))
         {
             table.remove(&self.terms);
         }
@@ -739,14 +768,14 @@ fn enter(
     let Some(table) = &client.cohorts.table else { return Err(client.closed()) };
     let mut table = table.lock();
     let cohort = match table.get(&terms) {
-        Some(cohort) => cohort.clone(),
+        Some(found) => found.0.clone(),
         None => {
             let machine = Machine::new();
             let (linger, watch) = (Duration::ZERO, (0, None));
             let state = State { machine, request: None, offer: None, linger, watch };
             let (client, state) = (Arc::downgrade(client), Mutex::new(state));
-            let cohort = Arc::new(Cohort { terms: terms.clone(), client, state });
-            table.insert(terms, cohort.clone());
+            let cohort = Arc::new(Cohort { terms, client, state });
+            table.insert(Listed(cohort.clone()));
             cohort
         }
     };
@@ -816,6 +845,10 @@ impl Future for Wait {
                 let (terms, timed) = (this.cohort.terms.clone(), this.until != BootInstant::FAR);
                 let entered = enter(&this.client, terms, &this.waiter, this.linger, timed, true);
                 (this.cohort, this.request) = entered?;
+            }
+            // A close that comes after this look finds it in the queue, and wakes it.
+            if this.client.closing.is_cancelled() {
+                return Poll::Ready(Err(this.client.closed()));
             }
             if let Some(guard) = this.take() {
                 return Poll::Ready(Ok(Waited::Granted(guard)));

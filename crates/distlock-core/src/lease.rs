@@ -205,6 +205,13 @@ pub trait LeaseStore: Send + Sync + 'static {
         self.info().capability.wake == WakeUp::Push
     }
 
+    /// Whether holders are told just now when somebody begins to wait
+    /// ([`Event::Contended`]). Where they are not, a lock is handed on inside a process as if somebody
+    /// always waited.
+    fn tells_of_waiters(&self) -> bool {
+        self.info().capability.wake == WakeUp::Push && self.pushes()
+    }
+
     /// Which server of this store keeps the lock: heartbeats and renewals are batched by it, so that
     /// a slow server holds up its own locks only. Cheap, and without I/O: it is asked for each hold
     /// at each renewal. A store with one server need not say.

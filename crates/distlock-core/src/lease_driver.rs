@@ -20,9 +20,10 @@ use crate::in_doubt::{Doubt, InDoubt};
 use crate::state::{Left, Pulse, Refusal};
 use crate::waiters::{self, Entry, Round, Waiting, Woken};
 use crate::{
-    Ask, Attempt, Backend, BootInstant, Class, Clock, ClockReading, Due, Error, Event, Force,
-    Forced, FullName, Fut, Grant, Kept, Key, LeaseStore, LockInfo, Move, Mutex, Order, Patience,
-    Query, QueueStatus, Released, Reply, StoreInfo, Token, TokenRange, Wake, Watcher, engine,
+    Ask, Attempt, Backend, Before, BootInstant, Class, Clock, ClockReading, Due, Error, Event,
+    Force, Forced, FullName, Fut, Grant, Kept, Key, LeaseStore, LockInfo, Move, Mutex, Order,
+    Patience, Query, QueueStatus, Released, Reply, StoreInfo, Token, TokenRange, Wake, Watcher,
+    engine,
 };
 
 /// A waiter that is silent for longer leaves the line; never longer than its TTL.
@@ -113,6 +114,20 @@ impl<S: LeaseStore> Inner<S> {
         reply.map_err(|e| e.during(verb).lock(&lock).store(self.store.info().site))
     }
 
+    /// Gives a hold back, and plays one move after that: both in one call.
+    async fn play_after(&self, before: Before, one: Move) -> Result<Reply, Error> {
+        let (verb, lock) = (one.verb(), one.lock().clone());
+        let moves = vec![Move::Release(before.key), one];
+        let played = async { Ok(self.store.play(Class::Caller, moves).await) };
+        let mut replies = match self.bounded(played).await {
+            Ok(replies) => replies.into_iter(),
+            Err(e) => vec![Err(e.clone()), Err(e)].into_iter(),
+        };
+        let mut next = || replies.next().unwrap_or_else(|| Err(self.late()));
+        (before.told)(next().and_then(released))?;
+        next().map_err(|e| e.during(verb).lock(&lock).store(self.store.info().site))
+    }
+
     async fn cancel(&self, key: &Key) -> Result<(), Error> {
         match self.play(Move::Cancel(key.clone())).await? {
             Reply::Cancelled => Ok(()),
@@ -121,11 +136,7 @@ impl<S: LeaseStore> Inner<S> {
     }
 
     async fn release(&self, key: &Key) -> Result<Released, Error> {
-        match self.play(Move::Release(key.clone())).await? {
-            Reply::Released => Ok(Released::Released),
-            Reply::Lost(_) => Ok(Released::WasLost),
-            other => Err(other.unexpected()),
-        }
+        released(self.play(Move::Release(key.clone())).await?)
     }
 
     fn late(&self) -> Error {
@@ -202,12 +213,14 @@ impl<S: LeaseStore> Inner<S> {
         ask: &Arc<Ask>,
         until: BootInstant,
         seen: Option<Watcher<'_>>,
+        mut before: Option<Box<Before>>,
     ) -> Result<Attempt, Error> {
         let joined = self.waiting.join(ask.clone(), ask.ttl.min(WAIT_LEASE), seen.is_some());
         let mut wait = Wait::default();
         loop {
             // In a box of its own, so that a waiter does not carry the call's state while it sleeps.
-            let asked = Box::pin(self.ask(&joined.entry, &mut wait, seen)).await;
+            let asked = self.ask(&joined.entry, &mut wait, seen, before.take());
+            let asked = Box::pin(asked).await;
             let again = match asked? {
                 Verdict::Granted(grant) => return Ok(Attempt::Granted(grant)),
                 Verdict::Again(at) => at.min(until),
@@ -225,6 +238,7 @@ impl<S: LeaseStore> Inner<S> {
         entry: &Entry,
         wait: &mut Wait,
         seen: Option<Watcher<'_>>,
+        before: Option<Box<Before>>,
     ) -> Result<Verdict, Error> {
         let (sent, reply) = match entry.wakes() {
             Woken::Waits => return Ok(Verdict::Again(BootInstant::FAR)),
@@ -234,8 +248,12 @@ impl<S: LeaseStore> Inner<S> {
                 *answer
             }
             Woken::Asks => {
-                let sent = self.reading();
-                (sent, self.play(entry.request()).await)
+                let (sent, one) = (self.reading(), entry.request());
+                match before {
+                    // In a box: few ask so, and all would carry room for it.
+                    Some(before) => (sent, Box::pin(self.play_after(*before, one)).await),
+                    None => (sent, self.play(one).await),
+                }
             }
         };
         let verdict = self.judge(entry, wait, sent, reply, seen)?;
@@ -536,6 +554,14 @@ impl Wait {
     }
 }
 
+fn released(reply: Reply) -> Result<Released, Error> {
+    match reply {
+        Reply::Released => Ok(Released::Released),
+        Reply::Lost(_) => Ok(Released::WasLost),
+        other => Err(other.unexpected()),
+    }
+}
+
 /// What a waiter hears while its store cannot be asked.
 fn in_trouble(e: &Error) -> Arc<str> {
     format!("the store does not answer ({}); asking again", e.message()).into()
@@ -561,7 +587,25 @@ impl<S: LeaseStore> Backend for LeaseDriver<S> {
         }
         Box::pin(async move {
             let until = ask.patience.until(self.clock().now());
-            self.inner.wait(&ask, until, seen).await
+            self.inner.wait(&ask, until, seen, None).await
+        })
+    }
+
+    fn acquire_after<'a>(
+        &'a self,
+        before: Before,
+        ask: Arc<Ask>,
+    ) -> Fut<'a, Result<Attempt, Error>> {
+        Box::pin(async move {
+            let until = ask.patience.until(self.clock().now());
+            let mut before = Some(Box::new(before));
+            // One whose request may still arrive is given back in calls of its own.
+            if let Some(doubtful) =
+                before.take_if(|b| self.inner.doubts.about(&b.key.req).is_some())
+            {
+                (doubtful.told)(self.release(&doubtful.key).await)?;
+            }
+            self.inner.wait(&ask, until, None, before).await
         })
     }
 
@@ -622,7 +666,7 @@ impl<S: LeaseStore> Backend for LeaseDriver<S> {
     }
 
     fn tells_of_waiters(&self) -> bool {
-        self.inner.store.pushes() && self.capability().wake == crate::WakeUp::Push
+        self.inner.store.tells_of_waiters()
     }
 
     fn events(&self) -> Option<UnboundedReceiver<Event>> {

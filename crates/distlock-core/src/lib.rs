@@ -76,8 +76,8 @@ use same_owner::SameOwner;
 use simulation::HashMap;
 
 pub use backend::{
-    Ask, Attempt, Backend, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Lease, Released,
-    StoreInfo, Watcher,
+    Ask, Attempt, Backend, Before, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Lease,
+    Released, StoreInfo, Watcher,
 };
 pub use busy::{Busy, Holder, Human, QueueStatus};
 pub use capability::{Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp};

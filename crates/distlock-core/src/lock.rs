@@ -11,8 +11,8 @@ use tracing::Instrument;
 use crate::client::{Client, Undo, Waits};
 use crate::cohort::{TOO_LATE, Terms, Wait, Waited, too_late};
 use crate::{
-    Ask, Attempt, BootInstant, Busy, Error, Family, FullName, Grant, Guard, Held, Kind, Label,
-    Mode, Name, Owner, Patience, QueueStatus, Released, ReqId, Ttl, WakeUp,
+    Ask, Attempt, BootInstant, Busy, Error, Family, Fut, Grant, Guard, Held, Kind, Label, Mode,
+    Name, Owner, Patience, QueueStatus, Released, ReqId, Ttl, WakeUp,
 };
 
 /// How much longer than its patience a timed acquire may last: for the last call, which takes the
@@ -160,7 +160,7 @@ impl Lock {
     /// # Cancel safety
     /// Dropping the future at any moment leaves neither lock nor place in the queue.
     pub async fn acquire(self) -> Result<Guard, Error> {
-        Ok(self.attempt(Patience::Forever).await??)
+        Ok(self.attempt_within(Patience::Forever, None).await??)
     }
 
     /// Takes the lock if it is free; busy is an answer, not an error. It lasts as long as one call to
@@ -217,10 +217,6 @@ impl Lock {
         }
     }
 
-    pub(crate) async fn attempt(self, patience: Patience) -> Attempted {
-        self.attempt_within(patience, None).await
-    }
-
     async fn attempt_within(self, patience: Patience, bound: Option<Duration>) -> Attempted {
         let spec = &self.0;
         let site = spec.client.backend.site();
@@ -234,26 +230,29 @@ impl Lock {
 }
 
 impl Spec {
-    async fn attempt(&self, patience: Patience, bound: Option<Duration>) -> Attempted {
+    /// Each in a box: the two ways of waiting should not carry room for each other.
+    fn attempt(&self, patience: Patience, bound: Option<Duration>) -> Fut<'_, Attempted> {
+        if let Some(guard) = self.parked() {
+            return Box::pin(std::future::ready(Ok(Ok(guard))));
+        }
+        match self.shares() && patience != Patience::Never {
+            true => Box::pin(self.share(patience, bound)),
+            false => Box::pin(self.ask_alone(patience, bound)),
+        }
+    }
+
+    /// Asks the store with a request of its own.
+    async fn ask_alone(&self, patience: Patience, bound: Option<Duration>) -> Attempted {
         let client = &self.client;
         client.open()?;
         let terms = self.terms()?;
-        let shares = self.shares();
-        if shares && let Some(guard) = self.parked(&terms) {
-            return Ok(Ok(guard));
-        }
-        if shares && patience != Patience::Never {
-            // In a box: the two ways of waiting should not carry room for each other.
-            return Box::pin(self.share(terms, patience, bound)).await;
-        }
         if let Some(parked) = client.cohorts.leave_parked(client, &terms.lock) {
-            parked.send().await;
+            Box::pin(parked.send()).await;
         }
         let mut ask = Arc::new(self.ask(terms, patience));
-        let started = client.clock().now();
+        let mut timing = Timing::new(self);
+        let started = timing.started;
         let _waits = Waits::new(client.observer.clone());
-        let lock = ask.lock.clone();
-        let mut timing = Timing { client: client.clone(), lock, started, outcome: "dropped" };
         let mut end = bound.map(|d| Box::pin(client.clock().sleep(d.saturating_add(LAST_WORD))));
         let mut late = 0;
         while late < TOO_LATE {
@@ -267,9 +266,7 @@ impl Spec {
                 () = passed(&mut end) => Err(unanswered(bound.unwrap_or_default())),
             };
             timing.outcome = "error";
-            // Closing cancels requests under way: the first error of that cancel is reported as the close.
-            let closing = || client.closing.is_cancelled();
-            match answer.map_err(|e| if closing() { client.closed() } else { e })? {
+            match answer.map_err(|e| self.closed_or(e))? {
                 Attempt::Busy(status) => {
                     undo.disarm();
                     timing.outcome = "busy";
@@ -321,55 +318,79 @@ impl Spec {
     }
 
     /// Takes the lease that an earlier holder of this client left parked.
-    fn parked(&self, terms: &Terms) -> Option<Guard> {
+    fn parked(&self) -> Option<Guard> {
         let client = &self.client;
-        let guard = client.cohorts.take_parked(client, terms, self.max_hold, self.linger)?;
+        // A closed client says so in the usual way.
+        if !client.cohorts.has_lingered() || client.open().is_err() || !self.shares() {
+            return None;
+        }
+        let terms = self.terms().ok()?;
+        let guard = client.cohorts.take_parked(client, &terms, self.max_hold, self.linger)?;
         client.observer.waited(&terms.lock, "granted", Duration::ZERO);
         Some(guard)
     }
 
     /// Waits in the queue of its cohort.
-    async fn share(&self, terms: Terms, patience: Patience, bound: Option<Duration>) -> Attempted {
-        let client = &self.client;
-        let started = client.clock().now();
-        let _waits = Waits::new(client.observer.clone());
-        let lock = terms.lock.clone();
-        let mut timing = Timing { client: client.clone(), lock, started, outcome: "dropped" };
-        let until = patience.until(started);
-        let mut wait = Wait::new(client, terms, until, self.max_hold, self.linger)?;
-        let mut end = bound.map(|d| Box::pin(client.clock().sleep(d.saturating_add(LAST_WORD))));
+    async fn share(&self, patience: Patience, bound: Option<Duration>) -> Attempted {
+        let (mut wait, mut timing, _waits) = self.join(patience)?;
+        let mut end =
+            bound.map(|d| Box::pin(self.client.clock().sleep(d.saturating_add(LAST_WORD))));
         let waited = tokio::select! {
             biased;
-            () = client.closing.cancelled() => Err(client.closed()),
             waited = &mut wait => waited,
             () = passed(&mut end) => Err(unanswered(bound.unwrap_or_default())),
         };
         timing.outcome = "error";
-        let closing = |e| if client.closing.is_cancelled() { client.closed() } else { e };
-        match waited.map_err(closing)? {
+        match waited.map_err(|e| self.closed_or(e))? {
             Waited::Granted(guard) => {
                 // `close` marks the client closed, then looks for holds: one of the two sees the other.
-                if client.closing.is_cancelled() {
-                    return Err(client.closed());
+                if self.client.closing.is_cancelled() {
+                    return Err(self.client.closed());
                 }
                 timing.outcome = "granted";
                 Ok(Ok(guard))
             }
-            Waited::Over => {
-                let status = tokio::select! {
-                    biased;
-                    () = client.closing.cancelled() => Err(client.closed()),
-                    status = Box::pin(wait.give_up()) => status,
-                    () = passed(&mut end) => Err(unanswered(bound.unwrap_or_default())),
-                };
-                let status = status.map_err(closing)?;
-                timing.outcome = "busy";
-                let (lock, waited) = (timing.lock.clone(), client.clock().now());
-                let waited = waited.since(started);
-                tracing::debug!(%lock, %status, "busy");
-                Ok(Err(Busy { lock, status, waited }))
-            }
+            // In a box: a waiter should not carry room for the end of its patience.
+            Waited::Over => Box::pin(self.give_up(wait, timing, end, bound)).await,
         }
+    }
+
+    /// Into the queue of its cohort. Not in an async function, which would keep room for the terms.
+    fn join(&self, patience: Patience) -> Result<(Wait, Timing<'_>, Waits), Error> {
+        let client = &self.client;
+        client.open()?;
+        let terms = self.terms()?;
+        let (timing, waits) = (Timing::new(self), Waits::new(client.observer.clone()));
+        let until = patience.until(timing.started);
+        let wait = Wait::new(client, terms, until, self.max_hold, self.linger)?;
+        Ok((wait, timing, waits))
+    }
+
+    /// Leaves the queue of its cohort, because its patience is over.
+    async fn give_up(
+        &self,
+        wait: Wait,
+        mut timing: Timing<'_>,
+        mut end: Option<Pin<Box<impl Future<Output = ()>>>>,
+        bound: Option<Duration>,
+    ) -> Attempted {
+        let client = &self.client;
+        let status = tokio::select! {
+            biased;
+            () = client.closing.cancelled() => Err(client.closed()),
+            status = wait.give_up() => status,
+            () = passed(&mut end) => Err(unanswered(bound.unwrap_or_default())),
+        };
+        let status = status.map_err(|e| self.closed_or(e))?;
+        timing.outcome = "busy";
+        let (lock, waited) = (self.terms()?.lock, client.clock().now().since(timing.started));
+        tracing::debug!(%lock, %status, "busy");
+        Ok(Err(Busy { lock, status, waited }))
+    }
+
+    /// Closing ends what is under way: the first error of that is reported as the close.
+    fn closed_or(&self, e: Error) -> Error {
+        if self.client.closing.is_cancelled() { self.client.closed() } else { e }
     }
 
     /// What is asked for, checked.
@@ -478,17 +499,23 @@ fn unanswered(bound: Duration) -> Error {
 }
 
 /// Records how long an acquire took, however it ended.
-struct Timing {
-    client: Arc<Client>,
-    lock: FullName,
+struct Timing<'a> {
+    spec: &'a Spec,
     started: BootInstant,
     outcome: &'static str,
 }
 
-impl Drop for Timing {
+impl<'a> Timing<'a> {
+    fn new(spec: &'a Spec) -> Self {
+        Self { spec, started: spec.client.clock().now(), outcome: "dropped" }
+    }
+}
+
+impl Drop for Timing<'_> {
     fn drop(&mut self) {
-        let waited = self.client.clock().now().since(self.started);
-        self.client.observer.waited(&self.lock, self.outcome, waited);
+        let Spec { client, name: Ok(name), .. } = self.spec else { return };
+        let waited = client.clock().now().since(self.started);
+        client.observer.waited(&client.full(name.clone()), self.outcome, waited);
     }
 }
 

@@ -129,6 +129,8 @@ pub fn sink(sink: EventSink) -> EventSink {
 /// the same each time; everybody else gets a random one.
 pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, Hashing>;
 
+pub(crate) type HashSet<T> = std::collections::HashSet<T, Hashing>;
+
 /// How the library's hash maps hash.
 #[derive(Clone)]
 pub(crate) enum Hashing {

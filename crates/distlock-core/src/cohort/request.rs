@@ -4,12 +4,15 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use crate::client::{Client, Undo};
 use crate::cohort::{Terms, Waiter};
 use crate::guard::HoldRecord;
 use crate::reaper::Pending;
-use crate::{Ask, Attempt, Error, Fut, Mode, Mutex, Owner, Patience, QueueStatus, ReqId};
+use crate::{
+    Ask, Attempt, Before, Error, Fut, Mode, Mutex, Owner, Patience, QueueStatus, Released, ReqId,
+};
 
 pub(super) type Answer = Result<Attempt, Error>;
 
@@ -67,7 +70,7 @@ impl Request {
             mode: Mode::Exclusive,
             ttl: terms.ttl,
             patience: Patience::Forever,
-            min_hold: std::time::Duration::ZERO,
+            min_hold: Duration::ZERO,
             lock_delay: terms.lock_delay,
             label: terms.label.clone(),
             block,
@@ -90,15 +93,11 @@ impl Request {
             return Box::pin(async move { backend.acquire(ask, None).await });
         }
         Box::pin(async move {
-            if let Some(before) = before {
-                before.send().await;
-                // The client may have been closed meanwhile, and has taken all requests back.
-                if client.closing.is_cancelled() {
-                    return Err(client.closed());
+            match (before, status) {
+                (Some(before), _) => {
+                    client.backend.acquire_after(before.with_a_request(), ask).await
                 }
-            }
-            match status {
-                Some(Status { last, leader }) => {
+                (None, Some(Status { last, leader })) => {
                     let seen = move |now: &QueueStatus| {
                         if last.lock().replace(now.clone()).is_none() {
                             leader.wake();
@@ -106,7 +105,7 @@ impl Request {
                     };
                     client.backend.acquire(ask, Some(&seen)).await
                 }
-                None => client.backend.acquire(ask, None).await,
+                (None, None) => client.backend.acquire(ask, None).await,
             }
         })
     }
@@ -215,12 +214,35 @@ impl Releasing {
     /// Sends the release. Ends when it is answered, and no later than the lease itself.
     pub(crate) async fn send(mut self) {
         let clock = self.client.clock();
-        let left = self.hold.left(clock.reading());
         let release = self.client.backend.release(&self.hold.key);
-        if let Some(Ok(_)) = clock.timeout(left, release).await {
-            self.client.reaper.acknowledged();
-            self.acknowledged = true;
+        if let Some(Ok(_)) = clock.timeout(self.left(), release).await {
+            self.acknowledge();
         }
+    }
+
+    /// Along with the next request for the lock.
+    fn with_a_request(mut self) -> Before {
+        let (key, within) = (self.hold.key.clone(), self.left());
+        let told = Box::new(move |released: Result<Released, Error>| {
+            if released.is_ok() {
+                self.acknowledge();
+            }
+            // The client may have been closed meanwhile, and has taken all requests back.
+            match self.client.closing.is_cancelled() {
+                true => Err(self.client.closed()),
+                false => Ok(()),
+            }
+        });
+        Before { key, within, told }
+    }
+
+    fn left(&self) -> Duration {
+        self.hold.left(self.client.clock().reading())
+    }
+
+    fn acknowledge(&mut self) {
+        self.client.reaper.acknowledged();
+        self.acknowledged = true;
     }
 }
 

@@ -342,3 +342,79 @@ async fn the_place_at_the_store_is_kept_for_those_who_wait() {
     assert!(tasks.iter().all(|task| !task.is_finished()));
     tasks.iter().for_each(|task| task.abort());
 }
+
+/// A lease store that notes what it is asked together.
+struct Together {
+    memory: Memory,
+    played: Arc<Mutex<Vec<Vec<&'static str>>>>,
+    /// How many batches with a release are done and not answered.
+    unanswered: Arc<AtomicUsize>,
+}
+
+impl LeaseStore for Together {
+    as_memory!();
+    fn info(&self) -> StoreInfo<'_> {
+        self.memory.info()
+    }
+    async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
+        let verbs: Vec<_> = moves.iter().map(Move::verb).collect();
+        let take = |n: usize| n.checked_sub(1);
+        let unanswered = verbs.contains(&"release")
+            && self.unanswered.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok();
+        self.played.lock().unwrap().push(verbs);
+        if unanswered {
+            // It never arrives, and nobody knows.
+            let unknown = || Err(Error::new(Kind::Unreachable, "no answer").unknown());
+            return moves.iter().map(|_| unknown()).collect();
+        }
+        self.memory.play(class, moves).await
+    }
+}
+
+/// Two clients of one memory, the first by a store that notes what it is asked together; and how to
+/// have that not answer.
+fn together() -> (Scene, Arc<Mutex<Vec<Vec<&'static str>>>>, Arc<AtomicUsize>) {
+    let s = scene();
+    let (played, unanswered) = (Arc::<Mutex<_>>::default(), Arc::<AtomicUsize>::default());
+    let (memory, told, silent) = (s.memory.client(), played.clone(), unanswered.clone());
+    let store = Together { memory, played: told, unanswered: silent };
+    let backend: Arc<dyn Backend> = Arc::new(LeaseDriver::new(store));
+    let locks = Locks::options().ttl(TTL).open(backend).unwrap();
+    (Scene { locks, ..s }, played, unanswered)
+}
+
+#[tokio::test]
+async fn a_lease_is_given_back_and_asked_for_anew_in_one_call_behind_whoever_waits_elsewhere() {
+    let (s, played, _) = together();
+    let first = s.locks.lock("a").await.unwrap();
+    let mut tasks = crowd(&s, 2).await.into_iter();
+    let there = elsewhere(&s);
+    let remote = tokio::spawn(there.lock("a").acquire());
+    until("it waits", || queued(&s, "a") == 1).await;
+    played.lock().unwrap().clear();
+    // It has one token, which nobody else can use.
+    let _ = first.release().await.unwrap();
+    let remote = soon(remote).await.unwrap().unwrap();
+    until("they wait", || queued(&s, "a") == 1).await;
+    assert_eq!(*played.lock().unwrap(), [["release", "acquire"]]);
+    let _ = remote.release().await.unwrap();
+    let second = soon(tasks.next().unwrap()).await.unwrap();
+    let _ = second.release().await.unwrap();
+    drop(soon(tasks.next().unwrap()).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_release_without_an_answer_is_repeated_although_a_request_went_with_it() {
+    let (s, _, unanswered) = together();
+    let first = s.locks.lock("a").await.unwrap();
+    let (lock, token) = (s.locks.lock("a"), first.token());
+    let task = tokio::spawn(async move { lock.acquire().await });
+    settle().await;
+    unanswered.store(1, Ordering::SeqCst);
+    let _ = first.release().await.unwrap();
+    // Neither arrived: whoever waited is told, and the lease is given back all the same.
+    assert_eq!(soon(task).await.unwrap().unwrap_err().kind(), Kind::Unreachable);
+    until("free", || holds(&s, "a") == 0).await;
+    let there = elsewhere(&s);
+    assert!(there.lock("a").await.unwrap().token() > token);
+}
