@@ -21,6 +21,7 @@ mod inspect;
 mod registry;
 mod snapshot;
 mod store;
+mod tokens;
 mod wait;
 
 pub use crate::backend::Lease;

@@ -8,8 +8,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::inspect::info;
 use super::registry::{Cause, Departure, HeldEntry, Leaving, Registry};
-use super::snapshot::holders;
+use super::snapshot::{Entry, holders};
 use super::store::{Keeping, QueueStore};
+use super::tokens;
 use crate::{
     Ask, Attempt, Backend, BootInstant, Clock, ClockReading, Due, Error, Event, Force, Forced,
     FullName, Fut, Kept, Key, LockInfo, LossReason, Mutex, Proof, Query, Released, StoreInfo,
@@ -277,10 +278,12 @@ impl<S: QueueStore> Inner<S> {
         how: Force,
     ) -> Result<Forced, Error> {
         let mut forced = Forced::NoMatch;
+        // Any token of its lease means whoever has the lock by that lease now.
+        let of = |token: Token, e: &Entry| tokens::is_of(token, e.token, S::LOCAL_BITS);
         let lines = self.bounded(self.store.queues(&Query::Name(lock.clone()))).await?;
         for (_, line) in lines {
             let meant = line.entries[..holders(&line)].iter();
-            for entry in meant.filter(|e| token.is_none_or(|t| t == e.token)) {
+            for entry in meant.filter(|e| token.is_none_or(|t| of(t, e))) {
                 if self.bounded(self.store.oust(lock, entry, how)).await? == Forced::Done {
                     forced = Forced::Done;
                 }
@@ -346,6 +349,10 @@ impl<S: QueueStore> Backend for QueueDriver<S> {
 
     fn proof(&self, key: &Key) -> Option<Proof> {
         self.inner.store.proof(&self.inner.registry.place(&key.req)?)
+    }
+
+    fn tells_of_waiters(&self) -> bool {
+        self.inner.store.tells_of_waiters()
     }
 
     fn events(&self) -> Option<UnboundedReceiver<Event>> {

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::store::Keeping;
 use crate::{
     Ask, BootInstant, ClockReading, Due, Error, FullName, Grant, HashMap, Key, Lease, LossReason,
-    Mode, Mutex, Owner, ReqId, SameOwner, Token, TokenRange,
+    Mode, Mutex, Owner, ReqId, SameOwner, TokenRange,
 };
 
 /// One entry that holds.
@@ -20,7 +20,7 @@ pub(super) struct HeldEntry<P> {
     pub(super) owner: Owner,
     pub(super) mode: Mode,
     pub(super) place: P,
-    pub(super) token: Token,
+    pub(super) tokens: TokenRange,
     pub(super) lease: Lease,
     /// Before this a release frees nothing: the longest `min_hold` of all requests that entered.
     pub(super) free_at: BootInstant,
@@ -57,7 +57,7 @@ impl<P: Clone> HeldEntry<P> {
     }
 
     pub(super) fn grant(&self, req: ReqId, waiters: u32) -> Grant {
-        Grant { req, tokens: TokenRange::one(self.token), lease: self.lease, waiters }
+        Grant { req, tokens: self.tokens, lease: self.lease, waiters }
     }
 
     /// The same grant once more, counted from now and no longer than before.

@@ -72,12 +72,23 @@ pub trait QueueStore: Send + Sync + 'static {
     /// An entry of this client's own, as the store addresses it.
     type Place: Clone + Send + Sync + 'static;
 
+    /// How many low bits of a token are zero in each entry's own: room for those whom its lock is handed
+    /// to inside a process.
+    const LOCAL_BITS: u32 = 0;
+
     /// What this store is and promises.
     fn info(&self) -> StoreInfo<'_>;
 
     /// Whether the store itself sees to it that every call ends in time. Then the driver sets no
     /// timer for each call.
     fn ends_in_time(&self) -> bool {
+        false
+    }
+
+    /// Whether the holder of an exclusive entry is told just now when another entry comes to stand
+    /// behind it ([`Event::Contended`](crate::backend::Event)), and [`keep`](Self::keep) counts those
+    /// that do. Where it is not, a lock is handed on inside a process as if somebody always waited.
+    fn tells_of_waiters(&self) -> bool {
         false
     }
 

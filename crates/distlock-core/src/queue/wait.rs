@@ -9,6 +9,7 @@ use super::inspect::{look_again, status};
 use super::registry::{Cause, HeldEntry, Leaving, Reentry, Waiter};
 use super::snapshot::{Snapshot, Spot, Turn, turn};
 use super::store::{Joined, Proven, QueueStore};
+use super::tokens;
 use crate::{
     Ask, Attempt, BootInstant, Error, Grant, Kept, Kind, Lease, LossReason, Outcome, Patience,
     QueueStatus, Token, Watcher, engine,
@@ -318,12 +319,13 @@ impl<S: QueueStore> Inner<S> {
     /// From here on there is no await: a grant that nobody could undo must not exist.
     fn grant(&self, ask: &Ask, place: S::Place, lease: Lease, line: &Snapshot) -> Attempt {
         let token = self.store.token(&place);
+        let tokens = tokens::range(token, ask.block, S::LOCAL_BITS);
         let mut hold = HeldEntry {
             key: ask.key(),
             owner: ask.owner.clone(),
             mode: ask.mode,
             place,
-            token,
+            tokens,
             lease,
             free_at: BootInstant::from_nanos(0),
             promised: BootInstant::from_nanos(0),

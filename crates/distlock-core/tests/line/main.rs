@@ -2,6 +2,7 @@
 
 #[path = "../support/clockwork.rs"]
 mod clockwork;
+mod cohort;
 mod guards;
 mod leaving;
 mod scene;

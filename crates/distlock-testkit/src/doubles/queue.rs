@@ -25,7 +25,7 @@ use distlock_core::{
     LossReason, Name, Proof, Released, ReqId, Store, Token, Ttl, simulation,
 };
 
-use self::table::{SessionId, Table, revision, token};
+use self::table::{LOCAL_BITS, SessionId, Table, revision, token};
 use super::Fault;
 
 static CAPABILITY: Capability = Capability {
@@ -48,7 +48,7 @@ static CAPABILITY: Capability = Capability {
     detach: false,
     force: true,
     lock_delay: false,
-    handover: false,
+    handover: true,
     wake: WakeUp::Push,
     drift_percent: 10,
     drift_floor: Duration::from_millis(2),
@@ -280,8 +280,14 @@ impl Store for MemoryQueue {
 impl QueueStore for MemoryQueue {
     type Place = MemoryPlace;
 
+    const LOCAL_BITS: u32 = LOCAL_BITS;
+
     fn info(&self) -> StoreInfo<'_> {
         StoreInfo { capability: &CAPABILITY, site: &self.shared.site, clock: &self.shared.clock }
+    }
+
+    fn tells_of_waiters(&self) -> bool {
+        !self.shared.deaf.load(Ordering::Acquire)
     }
 
     fn token(&self, place: &MemoryPlace) -> Token {

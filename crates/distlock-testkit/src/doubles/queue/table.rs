@@ -12,7 +12,7 @@ use distlock_core::queue::{Entry, Snapshot, Spot, holders};
 use distlock_core::{BootInstant, FullName, Label, LossReason, Mode, Owner, ReqId, Token};
 
 /// The low bits of a token are for hand-over inside a process, as etcd's are.
-const LOCAL_BITS: u32 = 16;
+pub(super) const LOCAL_BITS: u32 = 16;
 /// How long a request that left is remembered.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
