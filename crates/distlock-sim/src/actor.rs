@@ -276,7 +276,7 @@ impl Acting {
         self.note(|| format!("granted with token {}", guard.token()));
         // A ticket takes its hold out of the hand-over: only where hints need to name it.
         let hints = stage.program.troubles.iter().any(|(_, t)| matches!(t, Trouble::Doubt(_)));
-        if hints {
+        if hints && stage.program.family != Family::Queue {
             let ticket = guard.ticket();
             let key = Key { lock: ticket.lock, req: ticket.req };
             stage.held.borrow_mut().push((self.process, key));

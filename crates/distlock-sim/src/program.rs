@@ -280,7 +280,7 @@ impl Program {
     /// Some programs are of crowds: several tasks of one process want one lock, as owners of their own,
     /// so that they hand it on among themselves. From chance of their own, likewise.
     fn crowd(&mut self, rng: &mut Rng) {
-        if self.family != Family::Lease || !rng.chance(500) {
+        if !matches!(self.family, Family::Lease | Family::Queue) || !rng.chance(500) {
             return;
         }
         let bounded = rng.chance(300);
