@@ -72,6 +72,7 @@ pub fn capability(version: Option<Version>) -> Capability {
         shared: true,
         permits: true,
         force: true,
+        handover: true,
         wake: WakeUp::Push,
         notes: match (leases, revisions) {
             (true, _) => &[RESTORE, DETACHED],

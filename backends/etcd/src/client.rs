@@ -12,7 +12,7 @@ use distlock_core::{
 
 use crate::own_requests::{Entries, OwnRequest};
 use crate::wire::proto::{LeaseGrantRequest, LeaseKeysRequest, LeaseRevokeRequest};
-use crate::wire::watches::{News, Watches};
+use crate::wire::watches::{EntryNews, News, Watches};
 use crate::{
     entry::EntryValue, errors::Fault, keys, session::Session, txn, wire::keepalive::KeepAlives,
     wire::link::Link, wire::txn_batcher::TxnBatcher,
@@ -36,9 +36,9 @@ impl Client {
         let link = Arc::new(link);
         Arc::new_cyclic(|me: &Weak<Self>| {
             let me = me.clone();
-            let listener = move |req: &ReqId, news: News| {
+            let listener = move |news: News| {
                 if let Some(client) = me.upgrade() {
-                    client.hear(req, news);
+                    client.hear(news);
                 }
             };
             Self {
@@ -259,21 +259,24 @@ impl Client {
         self.link.call(&txn::cancel_this(kv, key, req, session.id)).await.map(drop)
     }
 
-    /// News of an entry of our own.
-    fn hear(self: &Arc<Self>, req: &ReqId, news: News) {
-        let mine = self.entries.get(req);
+    /// News of an entry of our own, or that there is none for now.
+    fn hear(self: &Arc<Self>, news: News) {
+        let News::Of(req, news) = news else {
+            return self.tell(Wake::Event(Event::Missed));
+        };
+        let mine = self.entries.get(&req);
         let Some(mine) = mine.filter(|m| m.leaving.is_none()) else { return };
         let event = match news {
-            News::Deleted => {
+            EntryNews::Deleted => {
                 self.forget(&mine.key.req);
                 Event::Lost(mine.key, LossReason::Gone)
             }
-            News::Put(value) if EntryValue::is_revoked(&value) => {
+            EntryNews::Put(value) if EntryValue::is_revoked(&value) => {
                 Event::Lost(mine.key, LossReason::Revoked)
             }
-            News::Put(_) => return,
-            News::Joined => Event::Contended(mine.key),
-            News::Missed => {
+            EntryNews::Put(_) => return,
+            EntryNews::Joined => Event::Contended(mine.key),
+            EntryNews::Missed => {
                 self.tell(Wake::Everybody);
                 Event::InDoubt(mine.key)
             }

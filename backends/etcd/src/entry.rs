@@ -1,6 +1,7 @@
 //! An entry in a lock's queue: the value that other clients read, and this client's own entry with
 //! what it knows of the queue ahead.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,10 +9,11 @@ use distlock_core::queue::{Entry, Snapshot, Spot};
 use distlock_core::{Ask, Label, Lease, Mode, Mutex, Owner, ReqId, Token};
 use serde::{Deserialize, Serialize};
 
-use crate::{keys, session::Session, wire::proto::KeyValue};
+use crate::wire::{proto::KeyValue, watches::Joins};
+use crate::{keys, session::Session};
 
 /// The low bits of a token are for hand-over inside a process. Fixed for ever.
-const LOCAL_BITS: u32 = 16;
+pub(crate) const LOCAL_BITS: u32 = 16;
 
 /// The value of an entry's key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -94,6 +96,8 @@ pub(crate) struct OwnEntry {
     pub(crate) spot: Spot,
     pub(crate) session: Arc<Session>,
     pub(crate) mode: Mode,
+    /// Its lock may be handed on inside this process.
+    pub(crate) handed_on: bool,
     /// How many stood ahead when it joined: never more since.
     pub(crate) ahead: i64,
     /// A duplicate of its put may still be on its way.
@@ -125,12 +129,18 @@ impl OwnEntry {
         key: Arc<str>,
         created: i64,
         session: Arc<Session>,
-        mode: Mode,
+        ask: &Ask,
         ahead: i64,
         doubt: bool,
     ) -> Self {
-        let spot = keys::spot(&key, created);
-        Self { key, created, spot, session, mode, ahead, doubt, near: Mutex::default() }
+        let (spot, near) = (keys::spot(&key, created), Mutex::default());
+        let (mode, handed_on) = (ask.mode, ask.block > NonZeroU32::MIN);
+        Self { key, created, spot, session, mode, handed_on, ahead, doubt, near }
+    }
+
+    /// When joins behind it are watched for, once it is alone in its queue.
+    pub(crate) fn joins(&self) -> Joins {
+        if self.handed_on { Joins::Now } else { Joins::Soon }
     }
 
     /// The queue was read.
@@ -182,5 +192,20 @@ impl OwnEntry {
     /// The lease it was shown to be there with, once.
     pub(crate) fn shown(&self) -> Option<Lease> {
         self.near.lock().shown.take().map(|s| s.lease)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_tokens_of_an_entry_are_of_its_revision_and_below_those_of_the_next() {
+        for created in [1, 2, 77, (1 << 47) - 2] {
+            let (first, next) = (token(created).get(), token(created + 1).get());
+            let last = first + (1 << LOCAL_BITS) - 1;
+            assert!(last < next && first.trailing_zeros() >= LOCAL_BITS, "{first} {next}");
+            assert_eq!([first, last].map(|t| revision(Token::new(t).unwrap())), [created; 2]);
+        }
     }
 }

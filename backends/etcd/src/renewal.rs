@@ -16,6 +16,7 @@ use crate::entry::EtcdEntry;
 use crate::session::Session;
 use crate::txn;
 use crate::wire::proto::{Done, TxnResponse};
+use crate::wire::watches::Joins;
 
 /// Max proofs in one transaction: etcd accepts 128 operations in all.
 const AT_ONCE: usize = 60;
@@ -109,9 +110,17 @@ async fn prove(
             return held.iter().map(|_| Err(e.clone())).collect();
         }
     };
+    let seen = said.header.map_or(0, |h| h.revision);
     let mut responses = said.responses.into_iter();
     let answers = held.iter().map(|k| match responses.next().and_then(|r| r.response) {
-        Some(Done::Txn(proof)) => Ok(waiters_behind(client, &k.key.req, &proof)),
+        Some(Done::Txn(proof)) => {
+            let behind = waiters_behind(client, &k.key.req, &proof);
+            // Whoever was heard to join has left again: the next one is to be heard, too.
+            if behind == Ok(0) && k.place.0.handed_on {
+                client.watches.alone(&k.place.0.spot, seen, Joins::Now);
+            }
+            Ok(behind)
+        }
         _ => Err(client.odd("a proof without an answer")),
     });
     answers.collect()

@@ -20,13 +20,14 @@ use distlock_core::{
 };
 
 use crate::client::Client;
-use crate::entry::{EntryValue, EtcdEntry, OwnEntry, revision, token, told};
+use crate::entry::{EntryValue, EtcdEntry, LOCAL_BITS, OwnEntry, revision, token, told};
 use crate::errors::Fault;
 use crate::own_requests::OwnRequest;
 use crate::session::{Session, random};
 use crate::txn::Known;
 use crate::wire::link::{Answer, Turn};
 use crate::wire::proto::{RangeResponse, TxnResponse};
+use crate::wire::watches::Joins;
 use crate::{inspect, keys, leave, renewal, txn};
 
 /// A lease that ends between keeping and using it is made anew so often.
@@ -44,7 +45,8 @@ impl Etcd {
 
     /// Puts an entry that was joined on record, and watches it unless it is released soon.
     fn record(&self, ask: &Ask, entry: OwnEntry, alone: bool) -> EtcdEntry {
-        self.client.watches.own(&entry.spot, ask.req, entry.created, alone);
+        let joins = if alone { entry.joins() } else { Joins::No };
+        self.client.watches.own(&entry.spot, ask.req, entry.created, joins);
         let entry = Arc::new(entry);
         self.client.entries.insert(&ask.req, &entry);
         EtcdEntry(entry)
@@ -118,7 +120,7 @@ impl Etcd {
         let (mine, seen) = (token(me.created), i64::try_from(line.seen).unwrap_or(i64::MAX - 1));
         let first = line.entries.first().is_some_and(|e| e.token == mine && !e.revoked);
         if first && line.waiting_behind(mine) == 0 {
-            self.client.watches.alone(&me.spot, seen);
+            self.client.watches.alone(&me.spot, seen, me.joins());
         }
         first
     }
@@ -211,7 +213,7 @@ impl Etcd {
         };
         let lease = client.lease(session).ok_or_else(|| ended(client))?;
         let (created, session) = (found.unwrap_or(now), session.clone());
-        let place = OwnEntry::new(entry_key, created, session, ask.mode, ahead, doubt);
+        let place = OwnEntry::new(entry_key, created, session, ask, ahead, doubt);
         line.iter().for_each(|line| place.saw(line));
         let place = self.record(ask, place, ahead == 0);
         let queue = match line {
@@ -299,6 +301,8 @@ impl Store for Etcd {
 impl QueueStore for Etcd {
     type Place = EtcdEntry;
 
+    const LOCAL_BITS: u32 = LOCAL_BITS;
+
     fn info(&self) -> StoreInfo<'_> {
         StoreInfo {
             capability: &self.client.capability,
@@ -309,6 +313,10 @@ impl QueueStore for Etcd {
 
     fn ends_in_time(&self) -> bool {
         true
+    }
+
+    fn tells_of_waiters(&self) -> bool {
+        self.client.watches.hear_joins()
     }
 
     fn token(&self, place: &EtcdEntry) -> Token {

@@ -19,6 +19,7 @@
 //! other: news of an earlier entry do not concern the entry that is there now.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -48,8 +49,16 @@ const STEP: Duration = Duration::from_millis(20);
 /// Max entries that are gone and remembered, until the waiters that were told have looked.
 const RUNG: usize = 128;
 
-/// News of an entry of one's own.
+/// What is told.
 pub(crate) enum News {
+    /// Of an entry of one's own.
+    Of(ReqId, EntryNews),
+    /// The stream was lost. Until another is open nobody hears who joins.
+    Lost,
+}
+
+/// News of an entry of one's own.
+pub(crate) enum EntryNews {
     /// It was written: marked as taken away, that is.
     Put(Vec<u8>),
     /// It is gone.
@@ -60,8 +69,8 @@ pub(crate) enum News {
     Missed,
 }
 
-/// Where news of one's own entries goes.
-pub(crate) type Listener = Box<dyn Fn(&ReqId, News) + Send + Sync>;
+/// Where news goes.
+pub(crate) type Listener = Box<dyn Fn(News) + Send + Sync>;
 
 /// The watches of a client.
 pub(crate) struct Watches {
@@ -69,6 +78,8 @@ pub(crate) struct Watches {
     state: Mutex<State>,
     poke: Notify,
     closed: watch::Sender<bool>,
+    /// The stream was lost, and no other is open yet.
+    lost: AtomicBool,
     listener: Listener,
 }
 
@@ -100,6 +111,17 @@ struct Young {
     from: i64,
     /// Not the entry, but joins of its queue.
     joins: bool,
+}
+
+/// When joins behind an own entry are watched for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Joins {
+    /// Not at all: it is not known to be alone in its queue.
+    No,
+    /// When it is old enough.
+    Soon,
+    /// At once: its lock is handed on inside this process, so that others may have to wait long.
+    Now,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -161,7 +183,7 @@ impl Asked {
 impl Watches {
     pub(crate) fn new(link: Arc<Link>, listener: Listener) -> Arc<Self> {
         let (state, poke, closed) = (Mutex::default(), Notify::new(), watch::Sender::new(false));
-        Arc::new(Self { link, state, poke, closed, listener })
+        Arc::new(Self { link, state, poke, closed, lost: AtomicBool::new(false), listener })
     }
 
     /// Completes when the key is deleted after a revision, or that cannot be told any more.
@@ -181,31 +203,34 @@ impl Watches {
 
     /// An entry of one's own is to be watched, unless it is gone again soon; and if it is alone in
     /// its queue, joins of that too.
-    pub(crate) fn own(self: &Arc<Self>, spot: &Spot, req: ReqId, created: i64, alone: bool) {
+    pub(crate) fn own(self: &Arc<Self>, spot: &Spot, req: ReqId, created: i64, joins: Joins) {
         let mut state = self.state.lock();
         state.own.insert(spot.clone(), (req, Own::Stands));
-        self.soon(state, spot, created + 1, &[false, true][..=usize::from(alone)]);
+        let (idle, at) = (state.young.is_empty(), self.link.clock.now().plus(YOUNG));
+        state.young.push_back(Young { at, spot: spot.clone(), from: created + 1, joins: false });
+        state.hear_joins(spot, created + 1, joins, at);
+        self.stir(state, idle);
     }
 
     /// An entry of one's own that was proven is alone in the queue.
-    pub(crate) fn alone(self: &Arc<Self>, spot: &Spot, seen: i64) {
-        self.soon(self.state.lock(), spot, seen + 1, &[true]);
+    pub(crate) fn alone(self: &Arc<Self>, spot: &Spot, seen: i64, joins: Joins) {
+        let mut state = self.state.lock();
+        let (idle, at) = (state.young.is_empty(), self.link.clock.now().plus(YOUNG));
+        state.hear_joins(spot, seen + 1, joins, at);
+        self.stir(state, idle);
     }
 
-    fn soon(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
-        spot: &Spot,
-        from: i64,
-        what: &[bool],
-    ) {
-        let (first, at) = (state.young.is_empty(), self.link.clock.now().plus(YOUNG));
-        for joins in what.iter().copied() {
-            state.young.push_back(Young { at, spot: spot.clone(), from, joins });
-        }
+    /// Whether joins of a queue are heard of, as far as is known.
+    pub(crate) fn hear_joins(&self) -> bool {
+        !self.lost.load(Ordering::Acquire)
+    }
+
+    /// Something is to be watched, now or soon; nothing was to be watched soon if it was `idle`.
+    fn stir(self: &Arc<Self>, mut state: MutexGuard<'_, State>, idle: bool) {
         self.run(&mut state);
+        let poke = (idle && !state.young.is_empty()) || !state.changes.is_empty();
         drop(state);
-        if first {
+        if poke {
             self.poke.notify_one();
         }
     }
@@ -286,7 +311,15 @@ impl Watches {
                 continue;
             }
             let stream = self.link.stream(rx).await;
-            pause = match async { self.listen(&tx, stream?).await }.await {
+            if stream.is_ok() {
+                self.lost.store(false, Ordering::Release);
+            }
+            let end = async { self.listen(&tx, stream?).await }.await;
+            // Told after it is known: whoever is granted between the two knows.
+            if !self.lost.swap(true, Ordering::AcqRel) {
+                (self.listener)(News::Lost);
+            }
+            pause = match end {
                 Ok(()) => (pause * 2).min(REFUSED),
                 Err(e) => {
                     tracing::debug!(store = %self.link.site, error = %e, "watches lost");
@@ -398,16 +431,16 @@ impl Watches {
                 watched.from = watched.from.max(kv.mod_revision + 1);
             }
             if let Some(req) = state.stands(&spot) {
-                news.push((req, News::Put(kv.value)));
+                news.push((req, EntryNews::Put(kv.value)));
             }
         }
         self.tell_news(state, news);
         true
     }
 
-    fn tell_news(&self, state: MutexGuard<'_, State>, news: Vec<(ReqId, News)>) {
+    fn tell_news(&self, state: MutexGuard<'_, State>, news: Vec<(ReqId, EntryNews)>) {
         drop(state);
-        news.into_iter().for_each(|(req, news)| (self.listener)(&req, news));
+        news.into_iter().for_each(|(req, news)| (self.listener)(News::Of(req, news)));
     }
 
     /// Looks at what may have happened before watches began.
@@ -569,7 +602,7 @@ impl State {
         spot: &Spot,
         id: i64,
         found: Option<&RangeResponse>,
-        news: &mut Vec<(ReqId, News)>,
+        news: &mut Vec<(ReqId, EntryNews)>,
     ) {
         if self.is_company(spot, id) {
             if found.is_none_or(|range| range.count > 1) {
@@ -585,13 +618,13 @@ impl State {
         if kv.mod_revision > created
             && let Some(req) = self.stands(spot)
         {
-            news.push((req, News::Put(kv.value.clone())));
+            news.push((req, EntryNews::Put(kv.value.clone())));
         }
     }
 
     /// An entry is gone.
-    fn deleted(&mut self, spot: &Spot, news: &mut Vec<(ReqId, News)>) {
-        news.extend(self.stands(spot).map(|req| (req, News::Deleted)));
+    fn deleted(&mut self, spot: &Spot, news: &mut Vec<(ReqId, EntryNews)>) {
+        news.extend(self.stands(spot).map(|req| (req, EntryNews::Deleted)));
         self.ring(spot);
         self.own.remove(spot);
         self.accompany(spot);
@@ -599,15 +632,15 @@ impl State {
     }
 
     /// Somebody stands behind an entry of our own, or may.
-    fn joined(&mut self, spot: &Spot, news: &mut Vec<(ReqId, News)>) {
+    fn joined(&mut self, spot: &Spot, news: &mut Vec<(ReqId, EntryNews)>) {
         self.accompany(spot);
-        news.extend(self.own.get(spot).map(|(req, _)| (*req, News::Joined)));
+        news.extend(self.own.get(spot).map(|(req, _)| (*req, EntryNews::Joined)));
     }
 
     /// What happened to an entry is not known.
-    fn missed(&mut self, spot: &Spot, news: &mut Vec<(ReqId, News)>) {
+    fn missed(&mut self, spot: &Spot, news: &mut Vec<(ReqId, EntryNews)>) {
         self.ring(spot);
-        news.extend(self.own.get(spot).map(|(req, _)| (*req, News::Missed)));
+        news.extend(self.own.get(spot).map(|(req, _)| (*req, EntryNews::Missed)));
     }
 
     fn ring(&mut self, spot: &Spot) {
@@ -643,12 +676,29 @@ impl State {
             if self.stands(&spot).is_none() {
                 continue;
             }
-            if !joins {
+            if joins {
+                self.watch_joins(&spot, from);
+            } else {
                 self.watch(&spot, from, false);
-            } else if !self.alone.contains_key(&spot) {
-                let asked = self.ask(&spot, joins_of_queue, false);
-                self.alone.insert(spot, JoinWatch { asked, from });
             }
+        }
+    }
+
+    /// Joins behind an own entry are to be heard of, at once or from this moment on.
+    fn hear_joins(&mut self, spot: &Spot, from: i64, joins: Joins, at: BootInstant) {
+        match joins {
+            Joins::Now if self.stands(spot).is_some() => self.watch_joins(spot, from),
+            Joins::Soon if !self.alone.contains_key(spot) => {
+                self.young.push_back(Young { at, spot: spot.clone(), from, joins: true });
+            }
+            _ => {}
+        }
+    }
+
+    fn watch_joins(&mut self, spot: &Spot, from: i64) {
+        if !self.alone.contains_key(spot) {
+            let asked = self.ask(spot, joins_of_queue, false);
+            self.alone.insert(spot.clone(), JoinWatch { asked, from });
         }
     }
 }

@@ -12,7 +12,7 @@ use distlock_testkit::proxy::Way;
 use distlock_testkit::servers::{Server, etcd_metric};
 
 use crate::kit::{
-    LONG, Named, client, give_back, line_of, ms, run, scene, server, soon, take, task,
+    LONG, Named, give_back, line_of, ms, run, scene, server, soon, strict, take, task,
 };
 use crate::steps::{self, ask, leave, patient_store, store};
 
@@ -185,7 +185,8 @@ fn slow_road() {
 fn force_twice() {
     run(async {
         let (server, proxy) = scene().await;
-        let (locks, operator) = (client(&server).await, store(proxy.addr()).await);
+        let url = format!("etcd://{}", server.addr());
+        let (locks, operator) = (strict(&url).await, store(proxy.addr()).await);
         let held = take(&locks, "a", LONG).await;
         let lock = locks.lock("a").ttl(LONG);
         let waiting = task(async move { lock.acquire().await });

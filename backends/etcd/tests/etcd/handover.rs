@@ -1,15 +1,16 @@
 //! Hand-over between two of one client: one write ends the one and proves the other.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use distlock_core::backend::{Attempt, Event, Released};
+use distlock_core::backend::{Ask, Attempt, Backend, Due, Event, Kept, Released};
 use distlock_core::queue::{Proven, QueueStore, Snapshot, Turn, turn};
 use distlock_core::{Clock, LossReason, Store};
 use distlock_etcd::Etcd;
 use distlock_testkit::servers::etcdctl;
 
-use crate::kit::{LONG, Named, ms, run, scene, server, soon, task, within};
-use crate::steps::{ask, join, store};
+use crate::kit::{LONG, Named, ms, run, scene, server, soon, task, until, within};
+use crate::steps::{ask, join, join_new, leave, store};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("who_leaves_proves_the_next_of_its_client", proven_by_the_leaver),
@@ -17,6 +18,8 @@ pub(crate) const TRIALS: &[Named] = &[
     ("what_was_shown_once_is_not_shown_again", shown_once),
     ("a_leave_without_an_answer_still_wakes_who_waits_behind", woken_all_the_same),
     ("a_holder_hears_that_somebody_waits", contended),
+    ("who_hands_a_lock_on_hears_of_the_next_waiter_once_the_first_has_left", contended_again),
+    ("who_hands_a_lock_on_is_told_when_joins_are_not_heard", unheard),
 ];
 
 fn first(store: &Etcd, line: &Snapshot, place: &distlock_etcd::EtcdEntry) -> bool {
@@ -136,6 +139,60 @@ fn contended() {
         etcdctl(&server, &["del", &key]).await.unwrap();
         let event = soon("it is told", news.recv()).await.unwrap();
         assert_eq!(event, Event::Lost(held.key(), LossReason::Gone));
+        holder.close().await;
+        other.close().await;
+    });
+}
+
+/// Holds a lock that may be handed on inside its process.
+async fn hold_for_many(holder: &dyn Backend) -> Ask {
+    let held = Ask { block: NonZeroU32::new(1024).unwrap(), ..ask("a", LONG) };
+    let answer = holder.acquire(Arc::new(held.clone()), None).await.unwrap();
+    let Attempt::Granted(grant) = answer else { panic!("it was free") };
+    assert_eq!((grant.tokens.len().get(), grant.waiters), (1024, 0));
+    held
+}
+
+fn contended_again() {
+    run(async {
+        let server = server().await;
+        let (mine, other) = (store(server.addr()).await, store(server.addr()).await);
+        let holder = mine.into_backend();
+        let mut news = holder.events().unwrap();
+        let held = hold_for_many(&*holder).await;
+        let due = [Due { key: held.key(), ttl: LONG }];
+        for _ in 0..3 {
+            let (waits, place) = join_new(&other, "a").await;
+            let event = soon("it is told", news.recv()).await.unwrap();
+            assert_eq!(event, Event::Contended(held.key()));
+            leave(&other, &waits, &place).await;
+            let kept = holder.keep(&due).await.pop();
+            assert!(matches!(kept, Some(Kept::Until { waiters: 0, .. })), "{kept:?}");
+        }
+        holder.close().await;
+        other.close().await;
+    });
+}
+
+fn unheard() {
+    run(async {
+        let (server, proxy) = scene().await;
+        let (mine, other) = (store(proxy.addr()).await, store(server.addr()).await);
+        let holder = mine.into_backend();
+        let mut news = holder.events().unwrap();
+        let held = hold_for_many(&*holder).await;
+        // Heard: the stream is open.
+        let (waits, place) = join_new(&other, "a").await;
+        let event = soon("it is told", news.recv()).await.unwrap();
+        assert_eq!(event, Event::Contended(held.key()));
+        assert!(holder.tells_of_waiters());
+        leave(&other, &waits, &place).await;
+        proxy.cut_both();
+        proxy.reset();
+        assert_eq!(soon("it is told", news.recv()).await, Some(Event::Missed));
+        assert!(!holder.tells_of_waiters());
+        proxy.heal();
+        until("joins are heard again", async || holder.tells_of_waiters()).await;
         holder.close().await;
         other.close().await;
     });

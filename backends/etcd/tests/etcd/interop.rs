@@ -8,7 +8,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::kit::{
-    LONG, Named, all_free, busy, client, give_back, line_of, ms, run, server, soon, take, task,
+    LONG, Named, all_free, busy, client, give_back, line_of, ms, run, server, soon, strict, take,
+    task,
 };
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -36,7 +37,7 @@ async fn end(mut child: Child) {
 fn both_ways() {
     run(async {
         let server = server().await;
-        let locks = client(&server).await;
+        let locks = strict(&format!("etcd://{}", server.addr())).await;
         let ours = take(&locks, "orders", LONG).await;
         let (theirs, mut says) = lock(&server, "/distlock/orders");
         line_of(&locks, "orders", 1).await;
@@ -103,7 +104,7 @@ fn proof() {
 fn one_prefix() {
     run(async {
         let server = server().await;
-        let locks = client(&server).await;
+        let locks = strict(&format!("etcd://{}", server.addr())).await;
         let held = take(&locks, "a", LONG).await;
         let lock = locks.lock("a").ttl(LONG);
         let waiting = task(async move { lock.acquire().await.map(drop) });

@@ -40,6 +40,12 @@ pub(crate) async fn client(server: &Server) -> Locks {
     connect(&format!("etcd://{}", server.addr())).await.unwrap()
 }
 
+/// A client whose tasks all stand in the queue of the cluster: none hands the lock to the next.
+pub(crate) async fn strict(url: &str) -> Locks {
+    let store = Etcd::connect(StoreUrl::parse(url).unwrap()).await.unwrap();
+    Locks::options().strict_order().open(store).unwrap()
+}
+
 /// A client whose calls end soon.
 pub(crate) async fn hasty(addr: SocketAddr) -> Locks {
     connect(&format!("etcd://{addr}?timeout=400ms")).await.unwrap()

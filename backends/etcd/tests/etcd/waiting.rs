@@ -6,8 +6,8 @@ use distlock_core::{Clock, Kind, LossReason, Store};
 use distlock_testkit::servers::{Server, etcd_metric, etcdctl};
 
 use crate::kit::{
-    LONG, Named, client, connect, give_back, line_of, ms, run, scene, server, soon, take, task,
-    timed, until,
+    LONG, Named, client, connect, give_back, line_of, ms, run, scene, server, soon, strict, take,
+    task, timed, until,
 };
 use crate::steps::{hold_watched, join_new, leave, store};
 
@@ -30,7 +30,7 @@ fn one_wake_up() {
         let server = server().await;
         // All of them join at once: on a busy machine the last have their turn late.
         let url = format!("etcd://{}?timeout=60s", server.addr());
-        let locks = connect(&url).await.unwrap();
+        let locks = strict(&url).await;
         let held = take(&locks, "a", LONG).await;
         let waiting: Vec<_> = (0..WAITERS)
             .map(|_| {
@@ -64,7 +64,7 @@ fn hand_over() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let server = server().await;
-        let locks = client(&server).await;
+        let locks = strict(&format!("etcd://{}", server.addr())).await;
         for round in 0..3 {
             let tasks: Vec<_> = (0..16)
                 .map(|_| {
