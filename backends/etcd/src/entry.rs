@@ -28,16 +28,28 @@ pub(crate) struct EntryValue {
     at: u64,
     /// In seconds.
     ttl: u64,
+    /// How many tokens it asked for.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    tokens: NonZeroU32,
     /// Taken away by an operator.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) revoked: bool,
+}
+
+fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+fn is_one(tokens: &NonZeroU32) -> bool {
+    *tokens == one()
 }
 
 impl EntryValue {
     pub(crate) fn of(ask: &Ask, wall_micros: u64) -> Self {
         let (owner, label, mode) = (ask.owner.clone(), ask.label.clone(), ask.mode);
         let (req, ttl) = (ask.req, ask.ttl.as_secs());
-        Self { req, owner, label, mode, at: wall_micros, ttl, revoked: false }
+        let (at, tokens) = (wall_micros, ask.block);
+        Self { req, owner, label, mode, at, ttl, tokens, revoked: false }
     }
 
     /// What a value says; `None` for one of another kind of client.
@@ -72,6 +84,7 @@ pub(crate) fn told(kv: &KeyValue, wall_micros: u64) -> Entry {
     let age = |m: &EntryValue| Duration::from_micros(wall_micros.saturating_sub(m.at));
     Entry {
         token: token(kv.create_revision),
+        tokens: meta.as_ref().map_or(one(), |m| m.tokens),
         req: meta.as_ref().map(|m| m.req),
         owner: meta.as_ref().map(|m| m.owner.clone()),
         label: meta.as_ref().map_or_else(|| Label::new("another client"), |m| m.label.clone()),

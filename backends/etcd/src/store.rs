@@ -271,6 +271,7 @@ fn alone(ask: &Ask, spot: Spot, created: i64) -> Snapshot {
     let me = Entry {
         spot,
         token: token(created),
+        tokens: ask.block,
         req: Some(ask.req),
         owner: Some(ask.owner.clone()),
         label: ask.label.clone(),

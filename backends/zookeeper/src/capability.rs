@@ -25,6 +25,7 @@ const CAPABILITY: Capability = Capability {
     shared: true,
     permits: true,
     force: true,
+    handover: true,
     wake: WakeUp::Push,
     // A tenth for clocks, a quarter for the servers' tick. Less is given up where that is shorter.
     drift_percent: 35,

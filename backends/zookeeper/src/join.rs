@@ -26,7 +26,7 @@ use crate::session::Session;
 use crate::store::Shared;
 
 /// The low bits of a token are for hand-over inside a process.
-const LOCAL_BITS: u32 = 10;
+pub(crate) const LOCAL_BITS: u32 = 10;
 /// How many sessions are tried when each has ended just then, and how many containers made that are
 /// gone again.
 const TRIES: usize = 8;
@@ -244,4 +244,19 @@ impl Shared {
 fn busy() -> Error {
     Error::new(Kind::Unreachable, "sessions end as soon as they are opened")
         .with_hint("see the servers' log")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_tokens_of_an_entry_are_below_those_of_the_next() {
+        for czxid in [1, 77, 0x0001_ffff_ffff, (1 << 53) - 2] {
+            let (first, next) = (token(czxid).unwrap().get(), token(czxid + 1).unwrap().get());
+            assert!(first + (1 << LOCAL_BITS) - 1 < next, "{first} {next}");
+            assert!(first.trailing_zeros() >= LOCAL_BITS);
+        }
+        assert!(token(1 << 53).is_err() && token(-1).is_err());
+    }
 }

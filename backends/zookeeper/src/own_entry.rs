@@ -1,5 +1,6 @@
 //! An entry of this client.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -21,6 +22,7 @@ pub(crate) struct Own {
     pub(crate) owner: Owner,
     pub(crate) label: Label,
     pub(crate) mode: Mode,
+    pub(crate) tokens: NonZeroU32,
     /// When it was asked for.
     pub(crate) made: BootInstant,
     state: AtomicU8,
@@ -67,6 +69,7 @@ impl OwnEntry {
             owner: ask.owner.clone(),
             label: ask.label.clone(),
             mode: ask.mode,
+            tokens: ask.block,
             made,
             state: AtomicU8::new(WAITS),
             clear: AtomicBool::new(false),

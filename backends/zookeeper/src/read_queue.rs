@@ -20,7 +20,7 @@ use zookeeper_client::{Client, Error as Zk, MultiReadResult, Stat};
 use crate::join::token;
 use crate::node_names::{self, Child};
 use crate::own_entry::OwnEntry;
-use crate::record::Record;
+use crate::record::{Record, one};
 use crate::session::Session;
 use crate::store::Shared;
 
@@ -236,6 +236,7 @@ impl Shared {
         Entry {
             spot: me.name().into(),
             token: me.0.token,
+            tokens: me.0.tokens,
             req: node_names::request(me.name()),
             owner: Some(me.0.owner.clone()),
             label: me.0.label.clone(),
@@ -289,6 +290,7 @@ impl Shared {
         Some(Entry {
             spot: child.name.as_str().into(),
             token: token(stat.czxid).ok()?,
+            tokens: record.as_ref().map_or_else(one, |r| r.tokens),
             req: record.as_ref().map(|r| r.req),
             owner: record.as_ref().map(|r| r.owner.clone()),
             label: record.as_ref().map_or_else(unnamed, |r| r.label.clone()),

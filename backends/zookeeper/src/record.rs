@@ -1,5 +1,6 @@
 //! The content of an entry's node: the request. Other kinds of clients put there what they like.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_core::{Ask, Label, Owner, ReqId};
@@ -18,9 +19,21 @@ pub(crate) struct Record {
     pub(crate) label: Label,
     /// The session's timeout, in milliseconds.
     ttl: u64,
+    /// How many tokens it asked for.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(crate) tokens: NonZeroU32,
     /// An operator took it away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) revoked: bool,
+}
+
+/// Of an entry that names no number.
+pub(crate) fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+fn is_one(tokens: &NonZeroU32) -> bool {
+    *tokens == one()
 }
 
 impl Record {
@@ -31,6 +44,7 @@ impl Record {
             owner: ask.owner.clone(),
             label: ask.label.clone(),
             ttl: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+            tokens: ask.block,
             revoked: false,
         }
     }

@@ -16,7 +16,7 @@ use zookeeper_client::{Client, Error as Zk};
 
 use crate::capability::{below_an_open_path, capability};
 use crate::{
-    errors::trouble, node_names, options::ZooKeeperOptions, own_entry::OwnEntry,
+    errors::trouble, join::LOCAL_BITS, node_names, options::ZooKeeperOptions, own_entry::OwnEntry,
     read_queue::Listing, session::Session, session_pool::Pool,
 };
 
@@ -164,6 +164,8 @@ impl Store for ZooKeeper {
 
 impl QueueStore for ZooKeeper {
     type Place = OwnEntry;
+
+    const LOCAL_BITS: u32 = LOCAL_BITS;
 
     fn info(&self) -> StoreInfo<'_> {
         let open = self.0.open_below.get().is_some();

@@ -29,7 +29,7 @@ fn one_at_a_time() {
         let server = Server::start(zookeeper()).await.unwrap();
         let site = Site::new();
         // Two clients, so that a watch of one does not stand for a watch of the other.
-        let clients = [site.client(server.addr()).await, site.client(server.addr()).await];
+        let clients = [site.strict(server.addr()).await, site.strict(server.addr()).await];
         let held = take(&clients[0], "a", LONG).await;
         let mut waiting = Vec::new();
         for i in 0..WAITERS {

@@ -139,7 +139,7 @@ fn session_moves() {
     run(async {
         let ensemble = Ensemble::start().await.unwrap();
         let site = Site::new();
-        let locks = site.client(ensemble.hosts()).await;
+        let locks = site.strict(ensemble.hosts()).await;
         let held = take(&locks, "a", LONG).await;
         let lock = locks.lock("a").ttl(LONG);
         let next = task(async move { lock.acquire().await });

@@ -126,7 +126,7 @@ fn joined_again() {
 fn unwritable() {
     run(async {
         let site = Site::new();
-        let (locks, other) = (site.client(server()).await, raw(server()).await);
+        let (locks, other) = (site.strict(server()).await, raw(server()).await);
         let rights = Permission::READ | Permission::CREATE | Permission::DELETE;
         let grants = [Acl::new(rights, AuthId::anyone())];
         let made = CreateMode::Container.with_acls(Acls::new(&grants));

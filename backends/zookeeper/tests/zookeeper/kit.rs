@@ -52,6 +52,11 @@ impl Site {
         connect(&self.url(hosts)).await.unwrap()
     }
 
+    /// A client whose tasks all stand in the queue of the servers: none hands the lock to the next.
+    pub(crate) async fn strict(&self, hosts: impl std::fmt::Display) -> Locks {
+        Locks::options().strict_order().open(self.store(hosts).await).unwrap()
+    }
+
     pub(crate) async fn store(&self, hosts: impl std::fmt::Display) -> ZooKeeper {
         ZooKeeper::connect(&StoreUrl::parse(&self.url(hosts)).unwrap()).await.unwrap()
     }

@@ -82,7 +82,7 @@ fn force_twice() {
     run(async {
         let site = Site::new();
         let proxy = Proxy::to(server()).await.unwrap();
-        let (locks, operator) = (site.client(server()).await, site.store(proxy.addr()).await);
+        let (locks, operator) = (site.strict(server()).await, site.store(proxy.addr()).await);
         let held = crate::kit::take(&locks, "a", LONG).await;
         let waits = locks.lock("a").ttl(LONG);
         let waiting = task(async move { waits.acquire().await });

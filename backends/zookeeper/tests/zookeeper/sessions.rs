@@ -69,7 +69,7 @@ fn broken() {
     run(async {
         let site = Site::new();
         let proxy = Proxy::to(server()).await.unwrap();
-        let locks = site.client(proxy.addr()).await;
+        let locks = site.strict(proxy.addr()).await;
         let held = take(&locks, "a", ms(10_000)).await;
         let waits = locks.lock("a").ttl(ms(10_000));
         let waiting = crate::kit::task(async move { waits.acquire().await });

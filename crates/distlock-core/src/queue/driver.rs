@@ -268,7 +268,7 @@ impl<S: QueueStore> Inner<S> {
 
     async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Error> {
         let lines = self.bounded(self.store.queues(query)).await?;
-        Ok(lines.iter().filter_map(|(lock, line)| info(lock, line)).collect())
+        Ok(lines.iter().filter_map(|(lock, line)| info(lock, line, S::LOCAL_BITS)).collect())
     }
 
     async fn force(

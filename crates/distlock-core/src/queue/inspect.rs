@@ -1,14 +1,15 @@
 //! A queue for people: its holders, its waiters, and the place of a request.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::snapshot::{Entry, Snapshot, holders};
+use super::tokens::range;
 use crate::{FullName, HoldInfo, Holder, LockInfo, Owner, QueueStatus, ReqId, Token, WaiterInfo};
 
-/// A queue as an operator sees it; `None` when there is nobody.
+/// A queue as an operator sees it; `None` when there is nobody. Of a token so many low bits are for
+/// hand-over inside a process.
 #[must_use]
-pub fn info(lock: &FullName, line: &Snapshot) -> Option<LockInfo> {
+pub fn info(lock: &FullName, line: &Snapshot, bits: u32) -> Option<LockInfo> {
     if line.entries.is_empty() {
         return None;
     }
@@ -16,7 +17,7 @@ pub fn info(lock: &FullName, line: &Snapshot) -> Option<LockInfo> {
     let hold = |e: &Entry| HoldInfo {
         req: request(e),
         holder: holder(e),
-        tokens: NonZeroU32::MIN,
+        tokens: range(e.token, e.tokens, bits).len(),
         mode: e.mode,
         lingering: e.lingering,
         revoked: e.revoked,

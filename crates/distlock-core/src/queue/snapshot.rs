@@ -20,6 +20,8 @@ pub struct Entry {
     /// Its fencing token: unique, and rising in the order of the queue. It is what tells entries
     /// apart.
     pub token: Token,
+    /// How many tokens its request asked for: several where its process may hand the lock on.
+    pub tokens: NonZeroU32,
     /// The request it is of; `None` for one of another kind of client.
     pub req: Option<ReqId>,
     /// Its owner; `None` for one of another kind of client.
@@ -143,6 +145,7 @@ mod tests {
         Entry {
             spot: n.to_string().into(),
             token: Token::new(n as u64 + 1).unwrap(),
+            tokens: NonZeroU32::MIN,
             req: None,
             owner: None,
             label: Label::new("x"),

@@ -1,5 +1,7 @@
 //! A line of a model as the product knows it.
 
+use std::num::NonZeroU32;
+
 use distlock_core::queue::{Entry, Snapshot, Turn, turn};
 use distlock_core::{Label, Mode, Token};
 
@@ -8,6 +10,7 @@ pub(crate) fn turn_of(line: &[(u8, u8)], me: u8) -> Turn {
     let entry = |(_, t): &(u8, u8)| Entry {
         spot: t.to_string().into(),
         token: token(*t),
+        tokens: NonZeroU32::MIN,
         req: None,
         owner: None,
         label: Label::new("x"),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use distlock_core::backend::{Ask, Backend, Force, Forced, Grant, Released};
 use distlock_core::queue::QueueDriver;
 use distlock_core::{Error, Guard, Locks, LossReason, Token};
+use distlock_testkit::wait::task;
 use tokio::task::JoinHandle;
 
 use crate::scene::{Scene, TTL, ask, name, waiting};
@@ -24,7 +25,7 @@ fn last(grant: &Grant) -> Token {
 
 /// Tasks that ask in turn.
 async fn crowd(scene: &Scene, locks: &Locks, n: usize) -> Vec<JoinHandle<Result<Guard, Error>>> {
-    let tasks = (0..n).map(|_| tokio::spawn(locks.lock("orders").ttl(TTL).acquire())).collect();
+    let tasks = (0..n).map(|_| task(locks.lock("orders").ttl(TTL).acquire())).collect();
     scene.tick().await;
     tasks
 }
@@ -82,7 +83,7 @@ async fn somebody_elsewhere_waits(deaf: bool) {
         .map(|_| {
             let (lock, served) = (locks.lock("orders").ttl(TTL), served.clone());
             let clock = scene.clock.clone();
-            tokio::spawn(async move {
+            task(async move {
                 let guard = lock.acquire().await.expect("a grant");
                 served.fetch_add(1, Ordering::SeqCst);
                 clock.sleep(Duration::from_millis(1)).await;
@@ -93,7 +94,7 @@ async fn somebody_elsewhere_waits(deaf: bool) {
     scene.tick().await;
     let _ = scene.run(first.release()).await.expect("an answer");
     scene.until("some are served", || served.load(Ordering::SeqCst) >= 3).await;
-    let remote = tokio::spawn(there.lock("orders").ttl(TTL).acquire());
+    let remote = task(there.lock("orders").ttl(TTL).acquire());
     scene.until("it waits", || scene.line().len() == 2).await;
     let before = served.load(Ordering::SeqCst);
     scene.until("its turn", || remote.is_finished()).await;

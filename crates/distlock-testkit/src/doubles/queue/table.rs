@@ -1,6 +1,7 @@
 //! The store's side of a line in memory: sessions, lines and watches, behind one mutex.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -51,6 +52,7 @@ pub(super) struct Stored {
     owner: Owner,
     label: Label,
     mode: Mode,
+    tokens: NonZeroU32,
     pub(super) session: SessionId,
     joined: BootInstant,
     pub(super) revoked: bool,
@@ -128,6 +130,7 @@ impl Table {
             owner: ask.owner.clone(),
             label: ask.label.clone(),
             mode: ask.mode,
+            tokens: ask.block,
             session,
             joined: now,
             revoked: false,
@@ -211,6 +214,7 @@ impl Table {
         Entry {
             spot: e.revision.to_string().into(),
             token: token(e.revision),
+            tokens: e.tokens,
             req: Some(e.req),
             owner: Some(e.owner.clone()),
             label: e.label.clone(),
