@@ -79,7 +79,7 @@ pub fn capability(kind: Kind, options: &RedisOptions) -> Capability {
         detach: true,
         force: true,
         lock_delay: !plain,
-        handover: false,
+        handover: !plain && kind == Kind::Single,
         wake: WakeUp::Push,
         drift_percent: options.drift_percent,
         drift_floor: Duration::from_millis(2),

@@ -34,6 +34,7 @@ pub fn capability(sync: Sync) -> Capability {
         detach: true,
         force: true,
         lock_delay: true,
+        handover: true,
         wake: WakeUp::Push,
         drift_percent: 0,
         drift_floor: Duration::ZERO,

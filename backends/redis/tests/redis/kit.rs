@@ -20,8 +20,9 @@ pub(crate) const fn ms(n: u64) -> Duration {
 }
 
 /// A client of its own, as if it were another process.
+/// Every waiter in the queue of the store, which is what is looked at here.
 pub(crate) async fn connect(url: &str) -> Result<Locks, Error> {
-    Ok(Locks::from_store(open(StoreUrl::parse(url)?).await?))
+    Locks::options().strict_order().open(open(StoreUrl::parse(url)?).await?)
 }
 
 /// A client of a server; the query without its question mark.

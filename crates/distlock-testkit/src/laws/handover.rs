@@ -101,10 +101,12 @@ pub async fn an_offer_that_nobody_polls_passes_on(site: &StoreUnderTest) {
 /// its own.
 pub async fn a_lost_lease_is_handed_to_nobody(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
-    let first = a.lock(&name).ttl(LONG).await.expect("a grant");
+    // Found out at a renewal, where nobody is told of it.
+    let ttl = site.ttl();
+    let first = a.lock(&name).ttl(ttl).await.expect("a grant");
     let mut tasks = Vec::new();
     for _ in 0..2 {
-        let mut waits = Box::pin(a.lock(&name).ttl(LONG).acquire());
+        let mut waits = Box::pin(a.lock(&name).ttl(ttl).acquire());
         assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         tasks.push(task(async move { waits.await.expect("a grant") }));
     }
@@ -125,10 +127,12 @@ pub async fn a_lost_lease_is_handed_to_nobody(site: &StoreUnderTest) {
 /// A token of any of those to whom a lease was handed takes it away from whoever has it now.
 pub async fn a_token_of_an_earlier_holder_takes_the_lease_away(site: &StoreUnderTest) {
     let (a, b, name) = (site.client().await, site.client().await, site.name());
-    let first = a.lock(&name).ttl(LONG).await.expect("a grant");
+    // Found out at a renewal, where nobody is told of it.
+    let ttl = site.ttl();
+    let first = a.lock(&name).ttl(ttl).await.expect("a grant");
     let mut tasks = Vec::new();
     for _ in 0..3 {
-        let mut waits = Box::pin(a.lock(&name).ttl(LONG).acquire());
+        let mut waits = Box::pin(a.lock(&name).ttl(ttl).acquire());
         assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         tasks.push(task(async move { waits.await.expect("a grant") }));
     }

@@ -7,6 +7,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::Stage;
 use crate::measure;
+use crate::site::strict;
 use crate::wait::{LONG, line_of, task};
 
 /// How often it is looked at what waiting costs, unless it is plainly little.
@@ -26,8 +27,8 @@ async fn cpu_share(quiet: Duration) -> u128 {
 ///
 /// Says `cost BYTES_PER_WAITER CPU_PER_MILLION`, then `order ok` or what came out of order.
 pub(super) async fn crowd(stage: Stage) {
-    // Each has a label of its own, so that none shares the request of another.
-    let locks = stage.client().await;
+    // Each in the queue of the store, where its order is looked at.
+    let locks = strict(&stage.client().await);
     let (name, n) = (stage.need("name").to_owned(), stage.number("waiters"));
     let quiet = stage.millis("quiet").expect("quiet=");
     let holder = locks.lock(&name).ttl(LONG).await.expect("a grant");
@@ -59,12 +60,11 @@ pub(super) async fn crowd(stage: Stage) {
     while all().await <= n {
         Clock::system().sleep(Duration::from_millis(50)).await;
     }
-    // A machine that is busy with others makes the same work cost more, and never less: it keeps the
-    // last answers under way, with all that they need.
-    let (mut bytes, mut share) = (u64::MAX, u128::MAX);
+    let bytes = measure::resident().saturating_sub(before) / n as u64;
+    // A machine that is busy with others makes the same work cost more, and never less.
+    let mut share = u128::MAX;
     for _ in 0..LOOKS {
         share = share.min(cpu_share(quiet).await);
-        bytes = bytes.min(measure::resident().saturating_sub(before) / n as u64);
         if share < PLAINLY_LITTLE {
             break;
         }
