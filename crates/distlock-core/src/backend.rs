@@ -233,8 +233,11 @@ pub struct Before {
     /// How long it is waited for at most: its lease ends by itself then.
     pub within: Duration,
     /// Told what its release came to. An error ends the acquire.
-    pub told: Box<dyn FnOnce(Result<Released, Error>) -> Result<(), Error> + Send>,
+    pub told: Told,
 }
+
+/// Hears what a release came to. An error ends what was to follow it.
+pub type Told = Box<dyn FnOnce(Result<Released, Error>) -> Result<(), Error> + Send>;
 
 /// Hears where a waiting request stands, whenever that changes.
 pub type Watcher<'a> = &'a (dyn Fn(&QueueStatus) + Send + Sync);
