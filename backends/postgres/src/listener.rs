@@ -9,11 +9,10 @@
 //!    the old one is gone; and everybody asks again, because something may have been missed.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use distlock_core::{Clock, Error, Event, EventSink, FullName, Kind, Mutex, ReqId, Wake, engine};
+use distlock_core::{Clock, Error, EventSink, FullName, Kind, Mutex, ReqId, Wake, engine};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::sync::watch;
@@ -44,8 +43,6 @@ struct Inner {
     contention: Arc<ContentionHint>,
     /// Requests that were told of their turn and have not asked since.
     called: Mutex<HashSet<ReqId>>,
-    /// Its connection is broken.
-    deaf: AtomicBool,
     closed: watch::Sender<bool>,
 }
 
@@ -62,8 +59,8 @@ impl NotifyListener {
     ) -> Result<Self, Error> {
         let contention = Arc::new(ContentionHint::new(clock.clone()));
         let (sink, via, closed) = (OnceLock::new(), Mutex::default(), watch::Sender::new(false));
-        let (called, deaf) = (Mutex::default(), AtomicBool::new(false));
-        let inner = Inner { connector, clock, bound, sink, via, contention, called, deaf, closed };
+        let called = Mutex::default();
+        let inner = Inner { connector, clock, bound, sink, via, contention, called, closed };
         let listener = Self(Arc::new(inner));
         let (told, first) = tokio::sync::oneshot::channel();
         // On the library's thread, where the connection is to live.
@@ -81,11 +78,6 @@ impl NotifyListener {
     /// Locks that are quiet as far as is known: what it is told says of others that they are not.
     pub(crate) fn contention(&self) -> Arc<ContentionHint> {
         Arc::clone(&self.0.contention)
-    }
-
-    /// Whether it hears what it is told.
-    pub(crate) fn hears(&self) -> bool {
-        !self.0.deaf.load(Ordering::Acquire)
     }
 
     /// Whether a request was told of its turn since it last asked.
@@ -160,9 +152,6 @@ impl Inner {
         };
         loop {
             self.hear(&mut listener).await;
-            // Nobody tells holders that somebody waits.
-            self.deaf.store(true, Ordering::Release);
-            self.tell(Wake::Event(Event::Missed));
             let mut pause = PAUSE.0;
             listener = loop {
                 match self.connect(false).await {
@@ -172,7 +161,6 @@ impl Inner {
                 self.clock.sleep(pause).await;
                 pause = (pause * 2).min(PAUSE.1);
             };
-            self.deaf.store(false, Ordering::Release);
             self.tell(Wake::Everybody);
         }
     }

@@ -321,10 +321,6 @@ impl LeaseStore for Postgres {
         true
     }
 
-    fn tells_of_waiters(&self) -> bool {
-        self.listener.hears()
-    }
-
     async fn play(&self, class: Class, moves: Vec<Move>) -> Replies {
         let mut replies = Replies::with_capacity(moves.len());
         for run in Run::split(moves) {

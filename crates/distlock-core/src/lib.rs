@@ -77,7 +77,7 @@ use simulation::HashMap;
 
 pub use backend::{
     Ask, Attempt, Backend, Before, Due, Event, Force, Forced, Fut, Grant, Kept, Key, Lease,
-    Released, StoreInfo, Watcher,
+    Released, StoreInfo, Told, Watcher,
 };
 pub use busy::{Busy, Holder, Human, QueueStatus};
 pub use capability::{Capability, Expiry, Family, Fence, Order, Reentry, Survives, WakeUp};

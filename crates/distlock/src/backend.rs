@@ -23,8 +23,8 @@
 pub use distlock_core::Store;
 #[doc(inline)]
 pub use distlock_core::backend::{
-    Ask, Attempt, Backend, Before, Due, Event, Fut, Grant, Kept, Key, Lease, StoreInfo, Watcher,
-    deadline,
+    Ask, Attempt, Backend, Before, Due, Event, Fut, Grant, Kept, Key, Lease, StoreInfo, Told,
+    Watcher, deadline,
 };
 #[doc(inline)]
 pub use distlock_core::info::Query;

@@ -343,10 +343,13 @@ async fn the_place_at_the_store_is_kept_for_those_who_wait() {
     tasks.iter().for_each(|task| task.abort());
 }
 
+/// The verbs of each batch.
+type Played = Arc<Mutex<Vec<Vec<&'static str>>>>;
+
 /// A lease store that notes what it is asked together.
 struct Together {
     memory: Memory,
-    played: Arc<Mutex<Vec<Vec<&'static str>>>>,
+    played: Played,
     /// How many batches with a release are done and not answered.
     unanswered: Arc<AtomicUsize>,
 }
@@ -373,9 +376,9 @@ impl LeaseStore for Together {
 
 /// Two clients of one memory, the first by a store that notes what it is asked together; and how to
 /// have that not answer.
-fn together() -> (Scene, Arc<Mutex<Vec<Vec<&'static str>>>>, Arc<AtomicUsize>) {
+fn together() -> (Scene, Played, Arc<AtomicUsize>) {
     let s = scene();
-    let (played, unanswered) = (Arc::<Mutex<_>>::default(), Arc::<AtomicUsize>::default());
+    let (played, unanswered) = (Played::default(), Arc::<AtomicUsize>::default());
     let (memory, told, silent) = (s.memory.client(), played.clone(), unanswered.clone());
     let store = Together { memory, played: told, unanswered: silent };
     let backend: Arc<dyn Backend> = Arc::new(LeaseDriver::new(store));
