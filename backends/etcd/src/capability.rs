@@ -73,6 +73,7 @@ pub fn capability(version: Option<Version>) -> Capability {
         permits: true,
         force: true,
         handover: true,
+        linger: true,
         wake: WakeUp::Push,
         notes: match (leases, revisions) {
             (true, _) => &[RESTORE, DETACHED],

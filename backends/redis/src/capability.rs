@@ -80,6 +80,7 @@ pub fn capability(kind: Kind, options: &RedisOptions) -> Capability {
         force: true,
         lock_delay: !plain,
         handover: !plain && kind == Kind::Single,
+        linger: !plain && kind == Kind::Single,
         wake: WakeUp::Push,
         drift_percent: options.drift_percent,
         drift_floor: Duration::from_millis(2),

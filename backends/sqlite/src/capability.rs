@@ -35,6 +35,7 @@ pub fn capability(sync: Sync) -> Capability {
         force: true,
         lock_delay: true,
         handover: true,
+        linger: true,
         wake: WakeUp::Push,
         drift_percent: 0,
         drift_floor: Duration::ZERO,

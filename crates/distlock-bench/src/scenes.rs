@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use distlock::backend::{Clock, engine};
-use distlock::capability::WakeUp;
 use distlock::{Connect, Error, Kind, Locks};
 use tokio::sync::mpsc;
 
@@ -125,8 +124,7 @@ async fn lingering(
     raw: &Raw,
     rounds: usize,
 ) -> Result<Option<Row>, Error> {
-    let promises = locks.capability();
-    if !promises.handover || promises.wake != WakeUp::Push {
+    if !locks.capability().linger {
         return Ok(None);
     }
     let clock = Clock::system();

@@ -165,6 +165,9 @@ pub struct Capability {
     /// served within a process, and between processes at most 64 hand-overs or 20 ms pass somebody
     /// by. Not with strict order.
     pub handover: bool,
+    /// Whether a lease can stay with its client after the last release there: where holders are told
+    /// when somebody begins to wait, so that it is given back then.
+    pub linger: bool,
     /// How a waiter learns of its turn.
     pub wake: WakeUp,
     /// How much of a TTL, in percent, a guard gives up for clocks that run at different rates.
@@ -222,6 +225,7 @@ impl Capability {
             force: false,
             lock_delay: false,
             handover: false,
+            linger: false,
             wake: WakeUp::Poll,
             drift_percent: 10,
             drift_floor: Duration::from_millis(2),

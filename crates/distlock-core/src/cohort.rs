@@ -235,6 +235,7 @@ impl Share {
         let now = client.backend.info().reading();
         if state.machine.waiters() == 0 {
             if !state.linger.is_zero()
+                && client.backend.tells_of_waiters()
                 && state.machine.may_park(turn, cohort.is_live(client, hold))
                 && let Some(next) = client.renewer.hand_over(hold)
             {

@@ -12,7 +12,7 @@ use crate::client::{Client, Undo, Waits};
 use crate::cohort::{TOO_LATE, Terms, Wait, Waited, too_late};
 use crate::{
     Ask, Attempt, BootInstant, Busy, Error, Family, Fut, Grant, Guard, Held, Kind, Label, Mode,
-    Name, Owner, Patience, QueueStatus, Released, ReqId, Ttl, WakeUp,
+    Name, Owner, Patience, QueueStatus, Released, ReqId, Ttl,
 };
 
 /// How much longer than its patience a timed acquire may last: for the last call, which takes the
@@ -432,7 +432,7 @@ impl Spec {
         if self.linger.is_zero() {
             return Ok(());
         }
-        if !capability.handover || capability.wake != WakeUp::Push {
+        if !capability.linger {
             let what = format!("{} cannot keep a lease for the next holder", capability.store);
             return Err(Error::new(Kind::Unsupported, what).with_hint(
                 "linger needs a store that tells its holders when somebody waits, such as redis or \

@@ -36,6 +36,7 @@ static CAPABILITY: Capability = Capability {
     force: true,
     lock_delay: true,
     handover: true,
+    linger: true,
     wake: WakeUp::Push,
     drift_percent: 0,
     drift_floor: Duration::ZERO,

@@ -25,7 +25,7 @@ pub mod span;
 pub mod storm;
 pub mod ticket;
 
-use distlock_core::capability::{Family, Fence, Reentry, WakeUp};
+use distlock_core::capability::{Family, Fence, Reentry};
 
 use crate::law::{Law, law};
 
@@ -102,8 +102,7 @@ fn one_process() -> Vec<Law> {
         law!(handover::a_token_of_an_earlier_holder_takes_the_lease_away)
             .when(|t| t.capability.handover && t.capability.force),
         law!(handover::closing_in_a_crowd_leaves_nothing).when(|t| t.capability.handover),
-        law!(handover::a_lingering_lease_goes_to_whoever_waits)
-            .when(|t| t.capability.handover && t.capability.wake == WakeUp::Push),
+        law!(handover::a_lingering_lease_goes_to_whoever_waits).when(|t| t.capability.linger),
         law!(handover::a_ticket_leaves_the_crowd)
             .when(|t| t.capability.handover && t.capability.detach && t.line()),
         law!(modes::shared_holders_share_and_writers_do_not).when(|t| t.capability.shared),

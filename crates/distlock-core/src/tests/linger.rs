@@ -147,8 +147,8 @@ async fn what_cannot_linger_is_refused() {
     ] {
         assert_eq!(lock.acquire().await.unwrap_err().kind(), Kind::Usage);
     }
-    let polls = scene_with(|promises| promises.wake = crate::WakeUp::Poll);
-    let refused = polls.locks.lock("a").linger(LINGER).try_acquire().await.unwrap_err();
+    let never_told = scene_with(|promises| promises.linger = false);
+    let refused = never_told.locks.lock("a").linger(LINGER).try_acquire().await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Unsupported);
     assert!(refused.hint().is_some());
 }

@@ -45,6 +45,7 @@ static CAPABILITY: Capability = Capability {
     force: true,
     lock_delay: false,
     handover: false,
+    linger: false,
     wake: WakeUp::Push,
     drift_percent: 10,
     drift_floor: Duration::from_millis(2),

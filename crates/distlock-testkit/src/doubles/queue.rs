@@ -49,6 +49,7 @@ static CAPABILITY: Capability = Capability {
     force: true,
     lock_delay: false,
     handover: true,
+    linger: false,
     wake: WakeUp::Push,
     drift_percent: 10,
     drift_floor: Duration::from_millis(2),
