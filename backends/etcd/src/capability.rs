@@ -72,8 +72,6 @@ pub fn capability(version: Option<Version>) -> Capability {
         shared: true,
         permits: true,
         force: true,
-        handover: true,
-        linger: true,
         wake: WakeUp::Push,
         notes: match (leases, revisions) {
             (true, _) => &[RESTORE, DETACHED],

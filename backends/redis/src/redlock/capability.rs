@@ -62,6 +62,8 @@ pub fn redlock_capability(options: &RedisOptions) -> Capability {
             (true, true) => &[PLAIN, MAJORITY, RESTART_PLAIN, LATE, CLOCK_PLAIN, FLUSH],
             (true, false) => &[PLAIN, MAJORITY, RESTART_OFF, LATE, CLOCK_PLAIN, FLUSH],
         },
+        handover: false,
+        linger: false,
         ..capability(Kind::Single, options)
     }
 }
