@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use distlock::backend::Clock;
-use distlock::{Error, Guard, Kind, Locks};
+use distlock::{Connect, Error, Guard, Kind, Locks};
 use tokio::sync::mpsc;
 
 use super::{Figure, Point, Subject, fail};
@@ -38,7 +38,8 @@ pub(crate) async fn store(
     let dir = tempfile::tempdir_in(".").map_err(|e| fail("no place to measure in", e))?;
     let place = Place::open(store, dir.path(), 1).await?;
     let mut points = Vec::new();
-    let locks = distlock::connect(&place.url).await?;
+    // Each waiter in the queue of the store.
+    let locks = Locks::options().strict_order().connect(&place.url).await?;
     let _ = lock(&locks, "first").await?.release().await?;
     // What client and server use while nothing is held counts for no waiter and no hold.
     let rest = idle(&Clock::system()).await?;
@@ -46,7 +47,7 @@ pub(crate) async fn store(
     for &subject in subjects {
         for &n in subject.sizes(quick) {
             eprintln!("{store}: {n} {subject:?}…");
-            let locks = distlock::connect(&place.url).await?;
+            let locks = Locks::options().strict_order().connect(&place.url).await?;
             let figures = match subject {
                 Subject::Waiters => waiters(&locks, n, rest).await,
                 Subject::Holds => holds(&locks, n, rest).await,
