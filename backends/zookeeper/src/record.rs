@@ -27,7 +27,7 @@ pub(crate) struct Record {
     pub(crate) revoked: bool,
 }
 
-/// Of an entry that names no number.
+/// The default of `tokens`: an entry without the field has a single token.
 pub(crate) fn one() -> NonZeroU32 {
     NonZeroU32::MIN
 }
